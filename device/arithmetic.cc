@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {
@@ -83,7 +84,7 @@ StatusOr<Arithmetic> Arithmetic::parse(absl::string_view text) {
     }
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", text, "\" is not an arithmetic that this build knows"));
+      absl::StrCat(quoted(text), " is not an arithmetic that this build knows"));
 }
 
 std::string Arithmetic::to_string() const {

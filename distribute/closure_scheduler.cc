@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/format.h"
+#include "base/text.h"
 
 namespace tessera::distribute {
 
@@ -55,8 +56,8 @@ void ClosureScheduler::worker_lost(int worker, const Status& why, absl::Time now
     no_worker_since_ = now;
     why_no_worker_ = std::string(why.message());
     if (it != closures_.end() && it->second.state == State::kRunning) {
-      absl::StrAppend(&why_no_worker_, ", while it ran function \"", it->second.function,
-                      "\" in attempt ", it->second.attempt);
+      absl::StrAppend(&why_no_worker_, ", while it ran function ", quoted(it->second.function),
+                      " in attempt ", it->second.attempt);
     }
   }
   for (ParameterServer& ps : ps_) {
@@ -69,7 +70,7 @@ void ClosureScheduler::worker_lost(int worker, const Status& why, absl::Time now
   Closure& closure = it->second;
   if (closure.attempt >= options_.max_attempts) {
     fail(lost.closure, absl::AbortedError(absl::StrCat(
-                           "function \"", closure.function, "\" was given up after ",
+                           "function ", quoted(closure.function), " was given up after ",
                            closure.attempt, " attempts; each ended with the loss of its worker, ",
                            "the last with: ", why.message())));
   } else if (has_error()) {

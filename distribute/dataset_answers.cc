@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "distribute/outcome.h"
 #include "distribute/wire.h"
 
@@ -48,7 +49,7 @@ StatusOr<std::optional<DatasetAnswers::Spec>> DatasetAnswers::wait() {
     merged = merge_specs(before, *spec);
     if (!merged.has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("data set \"", dataset_, "\" has batches of ", text_of(before), " on ",
+          absl::StrCat("data set ", quoted(dataset_), " has batches of ", text_of(before), " on ",
                        first, ", and of ", text_of(*spec), " on ", worker,
                        "; make elements of the same dtypes and ranks on all"));
     }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/reduce_op.h"
+#include "base/text.h"
 #include "distribute/host_copy.h"
 #include "distribute/parameter_servers.h"
 #include "distribute/tensor_message.h"
@@ -22,7 +23,7 @@ DTensor WorkerContext::pull(const RemoteVariable& variable) {
 
 Status WorkerContext::push_add(const RemoteVariable& variable, const DTensor& delta) {
   TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(ReduceOp::kSum, variable.dtype()),
-                                       absl::StrCat("push_add to \"", variable.name(), "\"")));
+                                       absl::StrCat("push_add to ", quoted(variable.name()))));
   return add_push(PushKind::kAdd, variable, delta);
 }
 
@@ -34,10 +35,11 @@ Status WorkerContext::add_push(PushKind kind, const RemoteVariable& variable,
                                const DTensor& value) {
   TESSERA_RETURN_IF_ERROR(value.status());
   if (value.dtype() != variable.dtype() || value.shape() != variable.shape()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        kind == PushKind::kAdd ? "push_add" : "push", " to \"", variable.name(), "\", which is ",
-        dtype_name(variable.dtype()), " of shape ", shape_to_string(variable.shape()), ": got ",
-        dtype_name(value.dtype()), " of shape ", shape_to_string(value.shape())));
+    return absl::InvalidArgumentError(
+        absl::StrCat(kind == PushKind::kAdd ? "push_add" : "push", " to ", quoted(variable.name()),
+                     ", which is ", dtype_name(variable.dtype()), " of shape ",
+                     shape_to_string(variable.shape()), ": got ", dtype_name(value.dtype()),
+                     " of shape ", shape_to_string(value.shape())));
   }
   TESSERA_ASSIGN_OR_RETURN(tessera::internal::RawShard whole,
                            tessera::internal::to_host_raw(value));
@@ -62,12 +64,12 @@ Status add_to(Registered<Fn>* registered, absl::string_view what, std::string na
   }
   if (!fn) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, " \"", name, "\" is empty; give a function that can be called"));
+        absl::StrCat(what, " ", quoted(name), " is empty; give a function that can be called"));
   }
   const auto [it, is_new] = registered->try_emplace(std::move(name), std::move(fn));
   if (is_new) return absl::OkStatus();
-  return absl::AlreadyExistsError(
-      absl::StrCat(what, " \"", it->first, "\" is in the registry; give each a name of its own"));
+  return absl::AlreadyExistsError(absl::StrCat(what, " ", quoted(it->first),
+                                               " is in the registry; give each a name of its own"));
 }
 
 template <class Fn>

@@ -8,12 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/reduce_op.h"
+#include "base/text.h"
 #include "device/cpu/kernels.h"
 
 namespace tessera::distribute::internal {
 
 Status ParameterStore::create(int variable, int shard, const std::string& name, HostArray value) {
-  TESSERA_RETURN_IF_ERROR(with_context(value.validate(), absl::StrCat("variable \"", name, "\"")));
+  TESSERA_RETURN_IF_ERROR(with_context(value.validate(), absl::StrCat("variable ", quoted(name))));
   std::unique_lock<std::shared_mutex> lock(mutex_);
   // A later one has come again: pushes may have changed the value since.
   if (shards_.count({variable, shard}) > 0) return absl::OkStatus();

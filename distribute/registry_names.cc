@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "base/text.h"
 
 namespace tessera::distribute::internal {
 namespace {
@@ -19,11 +20,10 @@ bool contains(absl::Span<const std::string> names, absl::string_view name) {
 Status check_name(absl::string_view what, absl::string_view name,
                   absl::Span<const std::string> names) {
   if (contains(names, name)) return absl::OkStatus();
-  const std::string all = absl::StrJoin(names, ", ", [](std::string* out, const std::string& n) {
-    absl::StrAppend(out, "\"", n, "\"");
-  });
-  return absl::NotFoundError(absl::StrCat(what, " \"", name,
-                                          "\" is not in the registry of the workers, which has ",
+  const std::string all = absl::StrJoin(
+      names, ", ", [](std::string* out, const std::string& n) { absl::StrAppend(out, quoted(n)); });
+  return absl::NotFoundError(absl::StrCat(what, " ", quoted(name),
+                                          " is not in the registry of the workers, which has ",
                                           names.empty() ? "none" : all));
 }
 
@@ -33,8 +33,8 @@ Status check_lacks_nothing(absl::string_view what, const std::string& worker,
   for (const std::string& name : names) {
     if (contains(its_names, name)) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("the registry of ", worker, " lacks ", what, " \"", name, "\", which that of ",
-                     other, " has; build the same registry in all workers"));
+        absl::StrCat("the registry of ", worker, " lacks ", what, " ", quoted(name),
+                     ", which that of ", other, " has; build the same registry in all workers"));
   }
   return absl::OkStatus();
 }

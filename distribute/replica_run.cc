@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/exception_status.h"
+#include "base/text.h"
 #include "base/thread.h"
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
@@ -137,7 +138,7 @@ ReplicaResult ReplicaRun::meet(int index, std::string text, std::vector<DTensor>
                                bool may_call_strategy, Action action,
                                std::shared_ptr<const std::vector<Call>>* calls) {
   const Mesh& mesh = strategy_.state_->mesh_of(strategy_.local_replicas()[index]);
-  if (!options.name.empty()) absl::StrAppend(&text, " \"", options.name, "\"");
+  if (!options.name.empty()) absl::StrAppend(&text, " ", quoted(options.name));
   Call call = StrategyState::call_of(text, args);
   std::unique_lock<std::mutex> lock(mutex_);
   if (has_ended_) {

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/exception_status.h"
 #include "base/stable_hash.h"
+#include "base/text.h"
 #include "distribute/call.h"
 #include "distribute/cross_device_ops.h"
 #include "distribute/replica_run.h"
@@ -254,7 +255,7 @@ std::vector<DTensor> Strategy::batch_reduce_to(ReduceOp op,
       parts_of_value.push_back(std::move(parts));
     }
     std::string text = call_text("batch_reduce_to", op);
-    if (!merged.name.empty()) absl::StrAppend(&text, " \"", merged.name, "\"");
+    if (!merged.name.empty()) absl::StrAppend(&text, " ", quoted(merged.name));
     std::vector<Call> local;
     for (size_t i = 0; i < parts_of_value[0].size(); ++i) {
       std::vector<DTensor> tensors;
@@ -394,7 +395,7 @@ Status Strategy::update(
     if (tensor == nullptr ||
         (tensor->layout().mesh() == mesh() && !state_->is_replicated(tensor->layout()))) {
       return absl::InvalidArgumentError(
-          absl::StrCat("update of variable \"", variable.name(), "\": argument ", k,
+          absl::StrCat("update of variable ", quoted(variable.name()), ": argument ", k,
                        " has a value for each replica, with which the replicas of the variable "
                        "would differ; reduce() it first"));
     }
@@ -415,14 +416,14 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
     return absl::InvalidArgumentError(
         "variable(): a variable needs a name, for messages and calls");
   }
-  TESSERA_RETURN_IF_ERROR(with_context(initial.status(), absl::StrCat("variable \"", name, "\"")));
+  TESSERA_RETURN_IF_ERROR(with_context(initial.status(), absl::StrCat("variable ", quoted(name))));
   VariableOptions policy = options;
   TESSERA_RETURN_IF_ERROR(
-      with_context(check_enumerators(policy), absl::StrCat("variable \"", name, "\"")));
+      with_context(check_enumerators(policy), absl::StrCat("variable ", quoted(name))));
   if (policy.synchronization == VariableSynchronization::kNone) {
     return absl::InvalidArgumentError(
-        absl::StrCat("variable \"", name,
-                     "\": kNone is not a synchronization of a strategy; use kOnWrite or kOnRead"));
+        absl::StrCat("variable ", quoted(name),
+                     ": kNone is not a synchronization of a strategy; use kOnWrite or kOnRead"));
   }
   if (policy.synchronization == VariableSynchronization::kAuto) {
     policy.synchronization = VariableSynchronization::kOnWrite;
@@ -436,7 +437,7 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
                             : policy.aggregation == VariableAggregation::kMean
                                 ? validate_reduction(ReduceOp::kAvg, initial.dtype())
                                 : absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(with_context(aggregated, absl::StrCat("variable \"", name, "\"")));
+  TESSERA_RETURN_IF_ERROR(with_context(aggregated, absl::StrCat("variable ", quoted(name))));
   const int rank = static_cast<int>(initial.shape().size());
   DTensor mirrored = relayout(initial, Layout::replicated(mesh(), rank));
   if (policy.initial == InitialValue::kFromFirstReplica) {
@@ -454,8 +455,8 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
       *this, name, initial.dtype(), initial.shape(), policy,
       is_on_read
           ? Variable(name, failed(*state_, absl::FailedPreconditionError(absl::StrCat(
-                                               "variable \"", name,
-                                               "\" has a component for each replica; it is not a "
+                                               "variable ", quoted(name),
+                                               " has a component for each replica; it is not a "
                                                "variable of an optimizer"))))
           : Variable(name, relayout(mirrored, own))});
   DistributedVariable variable(std::move(state));
@@ -463,12 +464,12 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
       variable.variable(), [strategy = state_, name](const char* call) -> Status {
         if (!strategy->is_in_replica()) return absl::OkStatus();
         return strategy->check_not_in_replica(
-            absl::StrCat(call, " of variable \"", name, "\"").c_str(),
+            absl::StrCat(call, " of variable ", quoted(name)).c_str(),
             "the method with the context, or an optimizer outside of run()");
       });
   if (policy.initial == InitialValue::kAgree && !state_->is_of_one_client()) {
     TESSERA_RETURN_IF_ERROR(
-        compare_replicas(absl::StrCat("the initial value of variable \"", name, "\""), mirrored));
+        compare_replicas(absl::StrCat("the initial value of variable ", quoted(name)), mirrored));
   }
   if (is_on_read)
     TESSERA_RETURN_IF_ERROR(variable.change(DistributedVariable::Change::kAssign, mirrored));
@@ -503,7 +504,7 @@ Status Strategy::check_replicas(const DistributedVariable& variable) const {
     return absl::OkStatus();
   }
   const Status same =
-      compare_replicas(absl::StrCat("variable \"", variable.name(), "\""), variable.value());
+      compare_replicas(absl::StrCat("variable ", quoted(variable.name())), variable.value());
   return absl::IsInvalidArgument(same) ? absl::InternalError(same.message()) : same;
 }
 

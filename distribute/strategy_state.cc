@@ -442,7 +442,7 @@ StatusOr<std::vector<Call>> StrategyState::agree(const std::string& text,
                                                  const Freedom& freedom,
                                                  const CommunicationOptions& options) const {
   const std::string named =
-      options.name.empty() ? text : absl::StrCat(text, " \"", options.name, "\"");
+      options.name.empty() ? text : absl::StrCat(text, " ", quoted(options.name));
   std::vector<Call> local;
   for (const DTensor& part : parts) local.push_back(call_of(named, {part}));
   TESSERA_ASSIGN_OR_RETURN(std::vector<Call> calls, exchange(std::move(local), options));

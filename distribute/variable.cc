@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "distribute/replica_run.h"
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
@@ -54,10 +55,10 @@ Variable& DistributedVariable::variable() { return state_->variable; }
 Status DistributedVariable::check_value(const char* call, const DTensor& value) const {
   TESSERA_RETURN_IF_ERROR(value.status());
   if (value.dtype() == dtype() && value.shape() == shape()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(call, " of variable \"", name(), "\": it is of ",
-                                                 dtype_name(dtype()), " ", shape_to_string(shape()),
-                                                 ", and the value of ", dtype_name(value.dtype()),
-                                                 " ", shape_to_string(value.shape())));
+  return absl::InvalidArgumentError(
+      absl::StrCat(call, " of variable ", quoted(name()), ": it is of ", dtype_name(dtype()), " ",
+                   shape_to_string(shape()), ", and the value of ", dtype_name(value.dtype()), " ",
+                   shape_to_string(value.shape())));
 }
 
 Status DistributedVariable::check_strategy(const Strategy& strategy) const {
@@ -65,7 +66,7 @@ Status DistributedVariable::check_strategy(const Strategy& strategy) const {
   const StrategyState& other = *strategy.state_;
   if (&own == &other) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("variable \"", name(), "\" is of a strategy of ", own.num_replicas(),
+      absl::StrCat("variable ", quoted(name()), " is of a strategy of ", own.num_replicas(),
                    " replicas on ", own.mesh().to_string(), ", and is used in one of ",
                    other.num_replicas(), " on ", other.mesh().to_string()));
 }
@@ -96,8 +97,8 @@ DTensor DistributedVariable::value() const {
   switch (options().aggregation) {
     case VariableAggregation::kNone:
       result = absl::FailedPreconditionError(absl::StrCat(
-          "variable \"", name(),
-          "\" has a component for each replica and no aggregation, so there is no one value; "
+          "variable ", quoted(name()),
+          " has a component for each replica and no aggregation, so there is no one value; "
           "value(replica) is a component"));
       break;
     case VariableAggregation::kOnlyFirstReplica:
@@ -166,8 +167,8 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
   const VariableAggregation aggregation = options().aggregation;
   if (aggregation == VariableAggregation::kNone) {
     return absl::FailedPreconditionError(absl::StrCat(
-        call, " of variable \"", name(),
-        "\" in a replica function: it has no aggregation, and the values of the replicas may "
+        call, " of variable ", quoted(name()),
+        " in a replica function: it has no aggregation, and the values of the replicas may "
         "differ; make it with kSum, kMean or kOnlyFirstReplica"));
   }
   const auto change_once =
@@ -188,7 +189,7 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
   };
   return replica.run_
       ->meet(replica.index_,
-             absl::StrCat(call, "(", name_of(aggregation), ") of variable \"", name(), "\""), {own},
+             absl::StrCat(call, "(", name_of(aggregation), ") of variable ", quoted(name())), {own},
              {}, replica.run_->options(), /*may_call_strategy=*/true, change_once)
       .status;
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/dtype.h"
 #include "base/shape.h"
+#include "base/text.h"
 
 namespace tessera::distribute::internal {
 
@@ -109,8 +110,8 @@ StatusOr<DatasetPlace> dataset_of(const rpc::Dataset& message, uint64_t chief) {
                         .number = message.number(),
                         .num_workers = message.num_workers()};
   if (place.num_workers < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data set \"", place.name, "\" is dealt to ", place.num_workers, " workers"));
+    return absl::InvalidArgumentError(absl::StrCat("data set ", quoted(place.name), " is dealt to ",
+                                                   place.num_workers, " workers"));
   }
   TESSERA_ASSIGN_OR_RETURN(place.spec, spec_of(message.spec()));
   return place;
@@ -157,7 +158,7 @@ StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief, int
                          .rows = {variable.rows().begin(), variable.rows().end()},
                          .ps = {variable.ps().begin(), variable.ps().end()}};
   TESSERA_RETURN_IF_ERROR(
-      with_context(check_place(place, num_ps), absl::StrCat("variable \"", place.name, "\"")));
+      with_context(check_place(place, num_ps), absl::StrCat("variable ", quoted(place.name))));
   return Argument(VariableAccess::make(std::move(place)));
 }
 

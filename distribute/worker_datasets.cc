@@ -9,6 +9,7 @@
 #include "base/exception_status.h"
 #include "base/host_array.h"
 #include "base/shape.h"
+#include "base/text.h"
 #include "distribute/input_context.h"
 #include "dtensor/dtensor.h"
 #include "input/iterator_state.h"
@@ -18,7 +19,7 @@ namespace tessera::distribute::internal {
 namespace {
 
 std::string text_of(const DatasetPlace& place) {
-  return absl::StrCat("data set \"", place.name, "\"");
+  return absl::StrCat("data set ", quoted(place.name));
 }
 
 std::vector<int64_t> all_rows(int64_t size) {

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "job/address.h"
 
 namespace tessera {
@@ -58,9 +59,9 @@ StatusOr<Backend> parse_backend(absl::string_view text) {
   for (const BackendName& known : kBackendNames) {
     if (known.name == text) return known.backend;
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "backend \"", text,
-      "\" is unknown; use \"auto\", \"host\", \"ucx\", \"mpi\", \"gloo\" or \"nccl\""));
+  return absl::InvalidArgumentError(
+      absl::StrCat("backend ", quoted(text),
+                   " is unknown; use \"auto\", \"host\", \"ucx\", \"mpi\", \"gloo\" or \"nccl\""));
 }
 
 Status check_options(const ClientOptions& options) {
@@ -89,8 +90,8 @@ Status check_options(const ClientOptions& options) {
 Status check_address(const JobEnvironment& job) {
   if (job.num_clients == 1 || parse_address(job.coordinator).has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the coordinator's address is \"", job.coordinator,
-                   "\"; it must be HOST:PORT, as in host-a:4000, the same on all clients"));
+      absl::StrCat("the coordinator's address is ", quoted(job.coordinator),
+                   "; it must be HOST:PORT, as in host-a:4000, the same on all clients"));
 }
 
 }  // namespace tessera

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {
@@ -50,7 +51,7 @@ StatusOr<ParsedFlags> parse_flags(int argc, char** argv, absl::string_view hint)
         absl::FindCommandLineFlag(absl::StrReplaceAll(name, {{"-", "_"}}));
     if (flag == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("there is no flag \"", argument, "\"; ", hint));
+          absl::StrCat("there is no flag ", quoted(argument), "; ", hint));
     }
     absl::string_view value;
     if (name.size() < text.size()) {
@@ -65,8 +66,8 @@ StatusOr<ParsedFlags> parse_flags(int argc, char** argv, absl::string_view hint)
     }
     std::string ignored;
     if (!flag->ParseFrom(value, &ignored)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, " is \"", value, "\"; it should be ", expected_value(*flag)));
+      return absl::InvalidArgumentError(absl::StrCat("--", name, " is ", quoted(value),
+                                                     "; it should be ", expected_value(*flag)));
     }
   }
   return ParsedFlags{.program_index = i};

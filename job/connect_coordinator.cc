@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "base/thread.h"
 #include "job/address.h"
 #include "job/build.h"
@@ -694,12 +695,12 @@ StatusOr<std::unique_ptr<Coordinator>> connect_coordinator(const CoordinatorOpti
   }
   if (!parse_address(options.address).has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the coordinator's address is \"", options.address,
-                     "\"; it must be HOST:PORT, as in host-a:4000, the same on all clients"));
+        absl::StrCat("the coordinator's address is ", quoted(options.address),
+                     "; it must be HOST:PORT, as in host-a:4000, the same on all clients"));
   }
   if (!options.relay.empty() && !parse_address(options.relay).has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("the relay's address is \"", options.relay,
-                                                   "\"; it must be HOST:PORT of this host"));
+    return absl::InvalidArgumentError(absl::StrCat("the relay's address is ", quoted(options.relay),
+                                                   "; it must be HOST:PORT of this host"));
   }
   auto coordinator = std::make_unique<GrpcCoordinator>(options);
   TESSERA_RETURN_IF_ERROR(coordinator->connect());

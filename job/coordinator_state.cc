@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "job/host.h"
 
 namespace tessera {
@@ -100,9 +101,9 @@ Status CoordinatorState::different_job(const Registration& registration) const {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(registration.member.to_string(), " belongs to job \"", registration.job,
-                   "\", and the coordinator at ", options_.address, " serves job \"", job_,
-                   "\"; give each job an address of its own"));
+      absl::StrCat(registration.member.to_string(), " belongs to job ", quoted(registration.job),
+                   ", and the coordinator at ", options_.address, " serves job ", quoted(job_),
+                   "; give each job an address of its own"));
 }
 
 Status CoordinatorState::check_registration(const Registration& registration) const {
@@ -400,12 +401,12 @@ Status CoordinatorState::put(absl::string_view key, absl::string_view value) {
   if (known != values_.end()) {
     if (known->second == value) return absl::OkStatus();
     return absl::AlreadyExistsError(
-        absl::StrCat("key \"", key, "\" has another value already; use a new key"));
+        absl::StrCat("key ", quoted(key), " has another value already; use a new key"));
   }
   const auto num_bytes = static_cast<int64_t>(key.size() + value.size());
   if (num_bytes > kMostValueBytes - value_bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "key \"", key.substr(0, 100), "\" needs ", num_bytes, " bytes; the coordinator holds ",
+        "key ", quoted(key.substr(0, 100)), " needs ", num_bytes, " bytes; the coordinator holds ",
         value_bytes_, " of at most ", kMostValueBytes, "; use fewer and smaller values"));
   }
   value_bytes_ += num_bytes;
@@ -455,7 +456,7 @@ void CoordinatorState::get_proposal(int client_id, absl::string_view series, uin
   const std::string key = key_of_proposal(series, number);
   if (proposals_->is_forgotten(series, number)) {
     return answer_get(found, absl::NotFoundError(absl::StrCat(
-                                 "\"", key, "\" is forgotten: ", Proposals::kMostOfSeries,
+                                 quoted(key), " is forgotten: ", Proposals::kMostOfSeries,
                                  " later ones are known; see why this client is so far behind the "
                                  "others")));
   }
@@ -467,7 +468,7 @@ void CoordinatorState::wait_for(int client_id, const std::string& key, int sette
   if (setter < 0 || setter >= options_.num_clients) {
     return answer_get(found,
                       absl::InvalidArgumentError(absl::StrCat(
-                          "key \"", key, "\" would be set by client ", setter, "; the job has ",
+                          "key ", quoted(key), " would be set by client ", setter, "; the job has ",
                           options_.num_clients, " clients, 0 to ", options_.num_clients - 1)));
   }
   const auto lost = lost_.find(setter);
@@ -485,8 +486,8 @@ void CoordinatorState::wait_for(int client_id, const std::string& key, int sette
   const uint64_t number = ++last_waiter_;
   const auto expiry = deadlines_.add(deadline, [this, number, key] {
     finish_waiter(number, absl::DeadlineExceededError(
-                              absl::StrCat("key \"", key,
-                                           "\" was not set in time; see whether the client that "
+                              absl::StrCat("key ", quoted(key),
+                                           " was not set in time; see whether the client that "
                                            "sets it has reached that call")));
   });
   waiters_of_[key].insert(number);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "job/cluster.h"
 #include "job/cluster_tasks.h"
 #include "job/launch_form.h"
@@ -90,8 +91,8 @@ Status read_time(const EnvironmentLookup& lookup, const char* name, absl::Durati
   if (text == nullptr) return absl::OkStatus();
   absl::Duration value;
   if (!absl::ParseDuration(text, &value) || value < least || value > most) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " is \"", text, "\"; it must be a time ",
-                                                   range, ", as in 500ms, 30s or 10m"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " is ", quoted(text), "; it must be a time ", range, ", as in 500ms, 30s or 10m"));
   }
   *time = value;
   return absl::OkStatus();

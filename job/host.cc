@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {
@@ -46,7 +47,7 @@ Status check_host_id(const char* asked) {
   const bool is_printable = std::all_of(id.begin(), id.end(), absl::ascii_isgraph);
   if (!id.empty() && id.size() <= kMostHostIdBytes && is_printable) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(kHostId, " is \"", id.substr(0, kMostHostIdBytes), "\"; it should be 1 to ",
+      absl::StrCat(kHostId, " is ", quoted(id.substr(0, kMostHostIdBytes)), "; it should be 1 to ",
                    kMostHostIdBytes, " visible characters, the same for all clients of a host"));
 }
 

@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "job/address.h"
 #include "job/file_descriptor.h"
 
@@ -68,7 +69,7 @@ std::optional<Network> parse_network(absl::string_view text) {
 
 Status refuse(absl::string_view asked, absl::string_view why,
               absl::Span<const NetworkInterface> interfaces) {
-  return absl::InvalidArgumentError(absl::StrCat(kVariable, " is \"", asked, "\"; ", why,
+  return absl::InvalidArgumentError(absl::StrCat(kVariable, " is ", quoted(asked), "; ", why,
                                                  "; this host has ",
                                                  describe_interfaces(interfaces)));
 }

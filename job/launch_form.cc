@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/text.h"
 #include "job/address.h"
 
 namespace tessera {
@@ -156,7 +157,7 @@ StatusOr<int> read_number(const char* name, absl::string_view text, int64_t leas
   int64_t value;
   if (!absl::SimpleAtoi(text, &value) || value < least || value > most) {
     return absl::InvalidArgumentError(absl::StrCat(
-        name, " is \"", text, "\"; it must be a whole number from ", least, " to ", most));
+        name, " is ", quoted(text), "; it must be a whole number from ", least, " to ", most));
   }
   return static_cast<int>(value);
 }

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "job/address.h"
 #include "job/launch_form.h"
 #include "job/launcher.h"
@@ -33,7 +34,7 @@ Status refuse(absl::string_view flag, absl::string_view value, absl::string_view
 }
 
 Status refuse_coordinator(const std::string& address) {
-  return refuse("coordinator", absl::StrCat("\"", address, "\""), "HOST:PORT, as in host-a:4000");
+  return refuse("coordinator", quoted(address), "HOST:PORT, as in host-a:4000");
 }
 
 Status check_duration(absl::string_view flag, absl::Duration value, bool may_be_zero) {
@@ -44,7 +45,7 @@ Status check_duration(absl::string_view flag, absl::Duration value, bool may_be_
 }
 
 Status check_hosts(const LauncherOptions& options) {
-  const std::string all = absl::StrCat("\"", absl::StrJoin(options.hosts, ","), "\"");
+  const std::string all = quoted(absl::StrJoin(options.hosts, ","));
   for (const std::string& host : options.hosts) {
     if (host.empty() || host[0] == '-' || host.find_first_of(" \t") != std::string::npos) {
       return refuse("hosts", all, "names of hosts, as in host-a,host-b");
@@ -134,8 +135,8 @@ Status check_coordinator_name(const LauncherOptions& options, absl::string_view 
   const bool is_loopback = absl::StartsWith(route, "127.") || route == "::1";
   if (is_number || address->host == "localhost" || !is_loopback) return absl::OkStatus();
   return refuse("coordinator", options.coordinator,
-                absl::StrCat("a name or an address that the other hosts reach: on this host \"",
-                             address->host, "\" leads to ", route,
+                absl::StrCat("a name or an address that the other hosts reach: on this host ",
+                             quoted(address->host), " leads to ", route,
                              ", so the coordinator would listen there alone; see /etc/hosts"));
 }
 

@@ -23,6 +23,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/text.h"
 #include "job/child_process.h"
 #include "job/coordinator_process.h"
 #include "job/descendants.h"
@@ -191,8 +192,9 @@ Status Job::set_up() {
   std::error_code error;
   if (!options_.log_dir.empty() &&
       (std::filesystem::create_directories(options_.log_dir, error), error)) {
-    return absl::InvalidArgumentError(absl::StrCat("--log-dir is \"", options_.log_dir,
-                                                   "\", which cannot be made: ", error.message()));
+    return absl::InvalidArgumentError(absl::StrCat("--log-dir is ",
+                                                   tessera::quoted(options_.log_dir),
+                                                   ", which cannot be made: ", error.message()));
   }
   return set_up_signals();
 }

@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/clock.h"
+#include "base/text.h"
 #include "job/address.h"
 
 namespace tessera {
@@ -81,8 +82,8 @@ StatusOr<std::unique_ptr<Listener>> Listener::listen(const std::string& address,
                                                      const Options& options) {
   const std::optional<Address> parts = parse_address(address, 0);
   if (!parts.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(options.name, "'s address is \"", address,
-                                                   "\"; it must be HOST:PORT, as in host-a:4000"));
+    return absl::InvalidArgumentError(absl::StrCat(options.name, "'s address is ", quoted(address),
+                                                   "; it must be HOST:PORT, as in host-a:4000"));
   }
   const auto cannot = [&](absl::string_view why) {
     return absl::UnavailableError(absl::StrCat(options.name, " cannot listen on ", address, ": ",

@@ -16,6 +16,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "job/address.h"
 #include "job/command_line.h"
 #include "job/coordinator_server.h"
@@ -68,7 +69,7 @@ StatusOr<std::string> given_token() {
   std::ifstream file(path);
   std::string token;
   if (!std::getline(file, token) || token.empty()) {
-    return refuse("token-file", absl::StrCat("\"", path, "\""),
+    return refuse("token-file", quoted(path),
                   "a file that can be read, whose first line is the token");
   }
   return token;
@@ -114,7 +115,7 @@ Status run(int argc, char** argv, const sigset_t& signals) {
   }
   if (parsed.program_index < argc) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "\"", argv[parsed.program_index], "\" is not a flag; see tessera_coordinator --help"));
+        quoted(argv[parsed.program_index]), " is not a flag; see tessera_coordinator --help"));
   }
   return serve(signals);
 }

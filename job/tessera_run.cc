@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "job/check.h"
 #include "job/command_line.h"
 #include "job/launcher.h"
@@ -160,8 +161,8 @@ StatusOr<int> run(int argc, char** argv) {
     for (const std::string& argument : options.command) {
       if (argument != "--clients" && !absl::StartsWith(argument, "--clients=")) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("--clients comes after the program \"", options.command[0],
-                       "\" and so belongs to it; put it before, as in tessera_run --clients 4 ",
+          absl::StrCat("--clients comes after the program ", tessera::quoted(options.command[0]),
+                       " and so belongs to it; put it before, as in tessera_run --clients 4 ",
                        options.command[0]));
     }
   }

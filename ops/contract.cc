@@ -15,6 +15,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "dtensor/device_op.h"
 #include "ops/broadcast.h"
 #include "ops/catalog_entries.h"
@@ -196,7 +197,7 @@ StatusOr<Equation> parse_equation(absl::string_view text) {
     if (c != ' ') dense += c;
   }
   const auto wrong = [&](const auto&... why) {
-    return refusal("einsum", "equation \"", text, "\": ", why...);
+    return refusal("einsum", "equation ", quoted(text), ": ", why...);
   };
   if (absl::StrContains(dense, "...")) return wrong("\"...\" is not supported; name every dim");
   const std::vector<std::string> sides = absl::StrSplit(dense, "->");
@@ -207,7 +208,7 @@ StatusOr<Equation> parse_equation(absl::string_view text) {
   for (const std::string& operand : equation.operands) all += operand;
   for (const char c : sides.size() == 2 ? all + sides[1] : all) {
     if (std::isalpha(static_cast<unsigned char>(c)) == 0) {
-      return wrong("'", std::string(1, c), "' is not a letter");
+      return wrong(quoted(std::string(1, c)), " is not a letter");
     }
   }
   if (sides.size() == 2) {
@@ -223,8 +224,8 @@ StatusOr<Equation> parse_equation(absl::string_view text) {
   for (const std::string& part : parts) {
     for (const char c : part) {
       if (std::count(part.begin(), part.end(), c) > 1) {
-        return wrong("'", std::string(1, c), "' is twice in \"", part,
-                     "\"; diagonals are not supported");
+        return wrong("'", std::string(1, c), "' is twice in ", quoted(part),
+                     "; diagonals are not supported");
       }
     }
   }
@@ -248,7 +249,7 @@ StatusOr<std::array<int64_t, 128>> letter_sizes(const Equation& equation,
   for (size_t k = 0; k < operands.size(); ++k) {
     const std::string& letters = equation.operands[k];
     if (static_cast<int64_t>(letters.size()) != rank_of(operands[k])) {
-      return refusal("einsum", "\"", letters, "\" has ", letters.size(), " letters for operand ", k,
+      return refusal("einsum", quoted(letters), " has ", letters.size(), " letters for operand ", k,
                      " of rank ", rank_of(operands[k]));
     }
     for (size_t dim = 0; dim < letters.size(); ++dim) {

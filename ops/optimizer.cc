@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/shape.h"
+#include "base/text.h"
 #include "device/arithmetic.h"
 #include "device/engine.h"
 #include "dtensor/device_op.h"
@@ -61,7 +62,7 @@ Status check_gradients(const char* optimizer, absl::Span<Variable> variables,
     const DTensor& gradient = gradients[i];
     TESSERA_RETURN_IF_ERROR(internal::facts_of(variable.value()).error);
     TESSERA_RETURN_IF_ERROR(internal::facts_of(gradient).error);
-    const std::string name = absl::StrCat(optimizer, ": variable \"", variable.name(), "\"");
+    const std::string name = absl::StrCat(optimizer, ": variable ", quoted(variable.name()));
     if (std::find(variables.begin(), variables.begin() + i, variable) != variables.begin() + i) {
       return absl::InvalidArgumentError(absl::StrCat(name, " is given twice"));
     }

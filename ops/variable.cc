@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "dtensor/device_op.h"
 #include "dtensor/relayout.h"
 #include "ops/pointwise.h"
@@ -34,7 +35,7 @@ DTensor checked_initial(const std::string& name, const DTensor& initial) {
   }
   return internal::failed_tensor(
       initial.dtype(), initial.shape(), initial.layout(),
-      absl::InvalidArgumentError(absl::StrCat("variable \"", name, "\": the initial value is ",
+      absl::InvalidArgumentError(absl::StrCat("variable ", quoted(name), ": the initial value is ",
                                               initial.layout().to_string(),
                                               "; relayout() it to a layout that is not partial")));
 }
@@ -62,7 +63,7 @@ Status Variable::check(const char* function, const DTensor& value) const {
   TESSERA_RETURN_IF_ERROR(internal::facts_of(value).error);
   if (value.shape() == shape() && value.dtype() == dtype()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "variable \"", name(), "\" is ", dtype_name(dtype()), " ", shape_to_string(shape()), ", ",
+      "variable ", quoted(name()), " is ", dtype_name(dtype()), " ", shape_to_string(shape()), ", ",
       function, " got ", dtype_name(value.dtype()), " ", shape_to_string(value.shape())));
 }
 

@@ -81,6 +81,10 @@ const OptionsRow kOptionsRows[] = {
      "the coordinator's address is \":\"; it must be HOST:PORT, as in host-a:4000, the same on all "
      "clients",
      of_several(&Options::coordinator, ":")},
+    {"coordinator_of_an_escape_sequence", kInvalid,
+     "the coordinator's address is \"\\x1b[2J\"; it must be HOST:PORT, as in host-a:4000, the same "
+     "on all clients",
+     of_several(&Options::coordinator, "\x1b[2J")},
     {"coordinator_on_another_host", absl::StatusCode::kUnavailable,
      "the coordinator cannot listen on 192.0.2.1:4000: it is not an address of this host; use a "
      "free port of this host",
@@ -121,6 +125,10 @@ const OptionsRow kOptionsRows[] = {
     {"backend_text", kInvalid,
      "backend \"foo\" is unknown; use \"auto\", \"host\", \"ucx\", \"mpi\", \"gloo\" or \"nccl\"",
      [](Options&) { return parse_backend("foo").status(); }},
+    {"backend_of_an_escape_sequence", kInvalid,
+     "backend \"\\x1b[2J\" is unknown; use \"auto\", \"host\", \"ucx\", \"mpi\", \"gloo\" or "
+     "\"nccl\"",
+     [](Options&) { return parse_backend("\x1b[2J").status(); }},
     {"device_type_out_of_range", kInvalid, "device_type is 17, which is not a value of DeviceType",
      alone(&Options::device_type, static_cast<DeviceType>(17))},
     {"heartbeat_of_0", kInvalid,

@@ -73,6 +73,8 @@ PLAN_ROWS = [
      "--svg: /nowhere/plan.svg cannot be written"),
     ("argument", ["more"], 2,
      '"more" is not a flag; put layouts in quotes, as in --from \'[x, -]\''),
+    ("argument_of_an_escape_sequence", ["\x1b[2J"], 2,
+     '"\\x1b[2J" is not a flag; put layouts in quotes, as in --from \'[x, -]\''),
 ]
 
 RUN_ROWS = [
@@ -136,6 +138,9 @@ RUN_ROWS = [
      "every host"),
     ("flag_mistyped", ["--client=2", "true"], 2,
      'there is no flag "--client=2"; see tessera_run --help, and put the flags of the program '
+     "after the program"),
+    ("flag_of_an_escape_sequence", ["--\x1b[2J", "true"], 2,
+     'there is no flag "--\\x1b[2J"; see tessera_run --help, and put the flags of the program '
      "after the program"),
     ("nodes_without_an_address", ["--clients=2", "--nodes=2", "--node-id=0", "true"], 2,
      "--coordinator is not given; with --nodes 2 it should be HOST:PORT of the host with "

@@ -31,6 +31,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/text.h"
 #include "base/thread.h"
 #include "collectives/network/carrier.h"
 #include "collectives/network/packet_connections.h"
@@ -349,7 +350,7 @@ Status GlooCarrier::open_device() {
       absl::StrCat(options_.interface.empty()
                        ? "no interface is chosen, and the host's own name has no address that Gloo "
                          "can use; set TESSERA_INTERFACE"
-                       : absl::StrCat("Gloo cannot use the interface \"", options_.interface, "\""),
+                       : absl::StrCat("Gloo cannot use the interface ", quoted(options_.interface)),
                    " (", opened.message(), ")"));
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "base/text.h"
 #include "job/host.h"
 
 namespace tessera::network {
@@ -208,7 +209,7 @@ StatusOr<std::vector<NetworkCost>> parse_costs(absl::string_view text) {
     if (numbers.size() != 2 || !absl::SimpleAtoi(numbers[0], &nanoseconds) ||
         !absl::SimpleAtoi(numbers[1], &rate)) {
       return absl::InternalError(absl::StrCat(
-          "\"", text, "\" is not a measurement of a network, such as 31000:117000000"));
+          quoted(text), " is not a measurement of a network, such as 31000:117000000"));
     }
     result.push_back({static_cast<double>(nanoseconds) * 1e-9, static_cast<double>(rate)});
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "collectives/gloo/gloo_engine.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
@@ -53,7 +54,7 @@ StatusOr<std::string> interface_of(const Coordinator& coordinator, const std::ve
         asked.empty() ? absl::StrCat("the address of the coordinator leads to ", route,
                                      " here: see /etc/hosts, and give the coordinator a name or an "
                                      "address that other hosts reach")
-                      : absl::StrCat("TESSERA_INTERFACE is \"", asked, "\""),
+                      : absl::StrCat("TESSERA_INTERFACE is ", quoted(asked)),
         "; this host has ", describe_interfaces(interfaces)));
   }
   return chosen.name;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "job/interface.h"
 
 namespace tessera::ucx {
@@ -15,9 +16,9 @@ StatusOr<std::string> address_of(const std::string& interface) {
   for (const NetworkInterface& one : all) {
     if (one.name == interface && !one.addresses.empty()) return one.addresses[0];
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "network interface \"", interface, "\" does not exist or has no address; this host has ",
-      describe_interfaces(all)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("network interface ", quoted(interface),
+                   " does not exist or has no address; this host has ", describe_interfaces(all)));
 }
 
 }  // namespace
@@ -33,7 +34,7 @@ Status Context::start(const std::string& interface) {
   place_ = "any interface";
   if (!interface.empty()) {
     TESSERA_ASSIGN_OR_RETURN(const std::string address, address_of(interface));
-    place_ = absl::StrCat(address, " (interface \"", interface, "\")");
+    place_ = absl::StrCat(address, " (interface ", quoted(interface), ")");
   }
   ucp_config_t* config = nullptr;
   ucs_status_t status = api_.ucp_config_read(nullptr, nullptr, &config);

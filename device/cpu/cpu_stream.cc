@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/text.h"
 #include "base/wait_policy.h"
 
 namespace tessera {
@@ -51,7 +52,7 @@ Status CpuStream::stop_by(absl::Time deadline) {
   wake_worker();
   if (const auto task = task_here()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("a stream cannot wait for its end in its own task \"", *task, "\""));
+        absl::StrCat("a stream cannot wait for its end in its own task ", quoted(*task)));
   }
   std::unique_lock<std::mutex> lock(mutex_);
   const auto has_ended = [this] { return has_worker_ended_; };

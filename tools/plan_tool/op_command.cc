@@ -17,6 +17,7 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
+#include "base/text.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "ops/catalog.h"
@@ -42,8 +43,8 @@ StatusOr<NamedLayouts> split_op(absl::string_view text) {
   parts.name = std::string(absl::StripAsciiWhitespace(text.substr(0, begin)));
   if (parts.name.empty() || begin == absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "\"", text,
-        "\" is not an operation with a layout for each operand, as 'matmul [x, -] [-, y]'"));
+        quoted(text),
+        " is not an operation with a layout for each operand, as 'matmul [x, -] [-, y]'"));
   }
   for (const absl::string_view part : absl::StrSplit(text.substr(begin + 1), '[')) {
     parts.layouts.push_back(absl::StrCat("[", absl::StripAsciiWhitespace(part)));
@@ -55,7 +56,7 @@ StatusOr<std::vector<absl::string_view>> split_list(absl::string_view text, size
   std::vector<absl::string_view> entries = absl::StrSplit(text, ';');
   if (entries.size() == count) return entries;
   return absl::InvalidArgumentError(absl::StrCat(
-      "\"", text, "\" has ", entries.size(), entries.size() == 1 ? " entry" : " entries", " for ",
+      quoted(text), " has ", entries.size(), entries.size() == 1 ? " entry" : " entries", " for ",
       count, " operands; separate them by \";\""));
 }
 

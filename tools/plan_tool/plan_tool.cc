@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "tools/plan_tool/command_texts.h"
 #include "tools/plan_tool/op_command.h"
 #include "tools/plan_tool/plan_command.h"
@@ -162,7 +163,7 @@ Status run(int argc, char** argv) {
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "\"", rest[1], "\" is not a flag; put layouts in quotes, as in --from '[x, -]'"));
+        quoted(rest[1]), " is not a flag; put layouts in quotes, as in --from '[x, -]'"));
   }
   if (absl::GetFlag(FLAGS_ops)) {
     std::fputs(operations_table().c_str(), stdout);
