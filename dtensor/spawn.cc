@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/exception_status.h"
+#include "base/system_call.h"
 #include "dtensor/client_hooks.h"
 #include "job/coordinator_process.h"
 #include "job/coordinator_server.h"
@@ -273,7 +274,8 @@ Status start_child(std::vector<Child>& children, int index,
   if (child.end >= 0) return absl::OkStatus();
   // It has ended, and the kernel has reaped it, as it does while SIGCHLD is ignored.
   const bool is_gone = errno == ESRCH;
-  const Status failure = is_gone ? absl::OkStatus() : no_resource("pidfd_open");
+  const Status failure =
+      is_gone ? absl::OkStatus() : failed_call(kPidfdOpen, errno, no_resource("pidfd_open"));
   if (!is_gone) kill(pid, SIGKILL);
   reap(child);
   return failure;

@@ -21,6 +21,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/system_call.h"
+#include "base/text.h"
 #include "job/status_channel.h"
 
 namespace tessera {
@@ -172,7 +174,7 @@ StatusOr<ChildProcess> ChildProcess::start(const std::vector<std::string>& comma
   setpgid(pid, pid);
   // Not by name: the sys/pidfd.h of glibc 2.36 lacks extern "C".
   child.pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!child.pidfd_.is_open()) return no_resource("a pidfd");
+  if (!child.pidfd_.is_open()) return failed_call(kPidfdOpen, errno, no_resource("a pidfd"));
   child.input_ = std::move(input);
   child.output_ = std::move(output.read_end);
   child.error_ = std::move(error.read_end);

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/system_call.h"
 
 namespace tessera {
 namespace {
@@ -154,7 +155,7 @@ StatusOr<CoordinatorProcess> CoordinatorProcess::start(const CoordinatorServerOp
   process.owner_ = parent;
   process.pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!process.pidfd_.is_open()) {
-    const Status no_pidfd = no_resource("a pidfd");
+    const Status no_pidfd = failed_call(kPidfdOpen, errno, no_resource("a pidfd"));
     kill(pid, SIGKILL);
     return no_pidfd;
   }

@@ -34,6 +34,7 @@
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
+#include "dtensor/spawn.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
@@ -203,15 +204,13 @@ TEST(ContainerTest, WorksWithoutSharedMemoryFilesystem) {
 
 // ---- Without ptrace.
 
-// From now on a process of this family that asks for the memory of another one is killed.
-Status forbid_ptrace() {
-  constexpr uint32_t kForbidden[] = {SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev,
-                                     SYS_pidfd_getfd, SYS_kcmp};
+// From now on the kernel treats these calls of this process and its children in this way.
+Status forbid(absl::Span<const uint32_t> calls, uint32_t action) {
   std::vector<sock_filter> filter = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
-  for (const uint32_t number : kForbidden) {
+  for (const uint32_t number : calls) {
     filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
-    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
+    filter.push_back(BPF_STMT(BPF_RET | BPF_K, action));
   }
   filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   const sock_fprog program = {static_cast<unsigned short>(filter.size()), filter.data()};
@@ -220,6 +219,13 @@ Status forbid_ptrace() {
     return refused("no system call filter");
   }
   return absl::OkStatus();
+}
+
+// A process of this family that asks for the memory of another one is killed.
+Status forbid_ptrace() {
+  constexpr uint32_t kForbidden[] = {SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev,
+                                     SYS_pidfd_getfd, SYS_kcmp};
+  return forbid(kForbidden, SECCOMP_RET_KILL_PROCESS);
 }
 
 TEST(ContainerTest, WorksWithoutPtrace) {
@@ -231,6 +237,35 @@ TEST(ContainerTest, WorksWithoutPtrace) {
                             return absl::OkStatus();
                           }),
               StatusIs(StatusCode::kAborted));
+}
+
+// ---- Under kernels and sandboxes that lack what Tessera needs.
+
+TEST(ContainerTest, ASystemCallThatTheSystemRefusesIsNamed) {
+  const auto connect = [] { return Client::connect({}).status(); };
+  const auto spawn_two = [] { return spawn(2, [](const Client&) { return absl::OkStatus(); }); };
+  const struct {
+    uint32_t call;
+    std::function<Status()> body;
+    const char* text;
+  } cases[] = {
+      {SYS_memfd_create, connect,
+       "; Tessera makes the memory that clients of a host share by it; use Linux 3.17 or later"},
+      {SYS_pidfd_open, spawn_two,
+       "; Tessera waits for the end of a process by it; use Linux 5.3 or later"},
+  };
+  for (const int error : {ENOSYS, EPERM}) {
+    for (const auto& row : cases) {
+      TESSERA_EXPECT_OK_OR_SKIP(
+          run_limited([&] { return forbid({row.call}, SECCOMP_RET_ERRNO | error); },
+                      [&] {
+                        return expect_error(
+                            row.body(), StatusCode::kUnimplemented,
+                            {"this system refuses the system call ", std::strerror(error), row.text,
+                             ", and a sandbox (seccomp, gVisor) that allows the call"});
+                      }));
+    }
+  }
 }
 
 // ---- Under limits of control groups, whose files a mount in their place brings.

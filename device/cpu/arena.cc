@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/machine.h"
+#include "base/system_call.h"
 
 namespace tessera {
 namespace {
@@ -82,8 +83,10 @@ Status check_available(uint64_t size_bytes) {
 StatusOr<SharedMapping> SharedMapping::create(const char* name, uint64_t size_bytes) {
   const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot make a shared memory file: ", std::strerror(errno)));
+    const int error = errno;
+    return failed_call(kMemfdCreate, error,
+                       absl::ResourceExhaustedError(absl::StrCat(
+                           "cannot make a shared memory file: ", std::strerror(error))));
   }
   int error = 0;
   if (ftruncate(fd, static_cast<off_t>(size_bytes)) != 0) error = errno;
