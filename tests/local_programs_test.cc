@@ -215,6 +215,32 @@ TEST_P(LocalProgramTest, MeanMaxMin) {
               IsOk());
 }
 
+// Each device squares its own term: of the terms 1, 2, 3 and 4 the squares are reduced, not the
+// terms.
+TEST_P(LocalProgramTest, PartialTermsGoInAsTheyAre) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2}"));
+                const std::pair<const char*, float> cases[] = {
+                    {"sum", 30}, {"avg", 7.5}, {"max", 16}, {"min", 1}, {"prod", 576}};
+                for (const auto& [reduction, expected] : cases) {
+                  const StatusOr<Layout> partial =
+                      Layout::parse(mesh, absl::StrCat("[-] ", reduction, "{x,y}"));
+                  const DTensor terms = from_devices<float>(client, {1}, partial, [](int device) {
+                    return std::vector<float>{static_cast<float>(device + 1)};
+                  });
+                  const DTensor squares =
+                      local_map(partial, {1}, DType::kFloat32, {terms}, [](LocalContext& local) {
+                        const float term = local.input<float>(0).data[0];
+                        local.output<float>().data[0] = term * term;
+                      });
+                  TESSERA_RETURN_IF_ERROR(expect_whole<float>(
+                      relayout(squares, Layout::parse(mesh, "[-]")), {expected}));
+                }
+                return absl::OkStatus();
+              }),
+              IsOk());
+}
+
 TEST_P(LocalProgramTest, MeanOfRaggedParts) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2} on 0,7"));
