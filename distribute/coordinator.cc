@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "base/wait_reports.h"
 #include "distribute/chief_waits.h"
 #include "distribute/closure_scheduler.h"
@@ -76,8 +77,8 @@ Status check_cluster(const cluster::Cluster& cluster) {
   }
   if (cluster.task_type != "chief") {
     return absl::InvalidArgumentError(
-        absl::StrCat("a ClusterCoordinator is made by the chief, and this task is \"",
-                     cluster.task_type, "\"; a worker and a ps start a Server"));
+        absl::StrCat("a ClusterCoordinator is made by the chief, and this task is ",
+                     quoted(cluster.task_type), "; a worker and a ps start a Server"));
   }
   return internal::check_token(cluster.spec);
 }
@@ -196,7 +197,7 @@ class ClusterCoordinator::Impl {
   StatusOr<RemoteVariable> variable(std::string name, const HostArray& initial) {
     if (name.empty()) return absl::InvalidArgumentError("a variable needs a name");
     TESSERA_RETURN_IF_ERROR(
-        with_context(initial.validate(), absl::StrCat("variable \"", name, "\"")));
+        with_context(initial.validate(), absl::StrCat("variable ", quoted(name))));
     VariablePlace place = {
         .name = std::move(name), .dtype = initial.dtype, .shape = initial.shape, .chief = chief_};
     TESSERA_ASSIGN_OR_RETURN(
@@ -207,7 +208,7 @@ class ClusterCoordinator::Impl {
       TESSERA_RETURN_IF_ERROR(variables_.add(&place));
     }
     const ReportedWait wait =
-        waits_->in(absl::StrCat("ClusterCoordinator::variable of \"", place.name, "\""));
+        waits_->in(absl::StrCat("ClusterCoordinator::variable of ", quoted(place.name)));
     const Status created = servers_->create(place, initial);
     std::lock_guard<std::mutex> lock(mutex_);
     TESSERA_RETURN_IF_ERROR(ps_lost_);
@@ -248,7 +249,7 @@ class ClusterCoordinator::Impl {
     }
     const absl::Time deadline = steady_now() + worker_wait_;
     const ReportedWait wait = waits_->in(
-        absl::StrCat("ClusterCoordinator::create_per_worker_dataset of \"", function, "\""));
+        absl::StrCat("ClusterCoordinator::create_per_worker_dataset of ", quoted(function)));
     while (true) {
       TESSERA_ASSIGN_OR_RETURN(std::optional<std::vector<input::TensorSpec>> spec,
                                make_on_workers(place));
@@ -259,8 +260,8 @@ class ClusterCoordinator::Impl {
         return RemoteDatasetAccess::make(std::move(place));
       }
       if (steady_now() >= deadline) {
-        return absl::UnavailableError(absl::StrCat("data set \"", function,
-                                                   "\": no worker was there for ",
+        return absl::UnavailableError(absl::StrCat("data set ", quoted(function),
+                                                   ": no worker was there for ",
                                                    format_duration(worker_wait_)));
       }
       changed_.wait_until(lock, to_chrono_steady(steady_now() + kLongestTick),
@@ -309,12 +310,12 @@ class ClusterCoordinator::Impl {
             run.since,
             absl::StrCat(workers_[worker], " has been ",
                          run.has_returned ? "waiting for the parameter servers after " : "",
-                         "running function \"", run.function, "\""));
+                         "running function ", quoted(run.function)));
       }
       for (const auto& [place, making] : makings_) {
         activities.emplace_back(making.since,
-                                absl::StrCat(workers_[place.first], " has been making data set \"",
-                                             making.dataset, "\""));
+                                absl::StrCat(workers_[place.first], " has been making data set ",
+                                             quoted(making.dataset)));
       }
     }
     for (std::string& task : links_->describe_missing()) parts.push_back(std::move(task));
@@ -395,25 +396,25 @@ class ClusterCoordinator::Impl {
   Status check_arguments(absl::string_view function, absl::Span<const Argument> args) const {
     int64_t num_bytes = 0;
     for (size_t i = 0; i < args.size(); ++i) {
-      const std::string where = absl::StrCat("argument ", i, " of function \"", function, "\"");
+      const std::string where = absl::StrCat("argument ", i, " of function ", quoted(function));
       if (const auto* const array = std::get_if<HostArray>(&args[i])) {
         TESSERA_RETURN_IF_ERROR(with_context(array->validate(), where));
         num_bytes += static_cast<int64_t>(array->bytes.size());
       } else if (const auto* const dataset = std::get_if<RemoteDataset>(&args[i])) {
         const DatasetPlace& place = RemoteDatasetAccess::place(*dataset);
         if (place.chief != chief_) {
-          return absl::InvalidArgumentError(absl::StrCat(where, ": data set \"", place.name,
-                                                         "\" is of another ClusterCoordinator"));
+          return absl::InvalidArgumentError(absl::StrCat(where, ": data set ", quoted(place.name),
+                                                         " is of another ClusterCoordinator"));
         }
       } else if (const auto& variable = std::get<RemoteVariable>(args[i]);
                  VariableAccess::place(variable).chief != chief_) {
-        return absl::InvalidArgumentError(absl::StrCat(where, ": variable \"", variable.name(),
-                                                       "\" is of another ClusterCoordinator"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            where, ": variable ", quoted(variable.name()), " is of another ClusterCoordinator"));
       }
     }
     if (num_bytes <= internal::kMostMessageBytes) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
-        "the arguments of function \"", function, "\" have ", format_bytes(num_bytes),
+        "the arguments of function ", quoted(function), " have ", format_bytes(num_bytes),
         "; the most is ", format_bytes(internal::kMostMessageBytes), ", use a variable"));
   }
   StatusOr<rpc::RunRequest> request_of(absl::string_view function,
@@ -594,8 +595,8 @@ class ClusterCoordinator::Impl {
     for (int i = 0; i < response.results_size(); ++i) {
       StatusOr<HostArray> array = internal::array_of(response.results(i));
       TESSERA_RETURN_IF_ERROR(with_context(
-          array.status(), absl::StrCat("result ", i, " of function \"",
-                                       it->second.request.function(), "\" cannot be read")));
+          array.status(), absl::StrCat("result ", i, " of function ",
+                                       quoted(it->second.request.function()), " cannot be read")));
       results.push_back(*std::move(array));
     }
     it->second.value->set_results(std::move(results));

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/text.h"
 #include "base/thread.h"
 #include "base/wait_reports.h"
 #include "distribute/heartbeats.h"
@@ -297,7 +298,7 @@ class Server::Impl {
     TESSERA_RETURN_IF_ERROR(check_chief(head.chief()));
     StatusOr<HostArray> value = internal::array_of(head, data);
     TESSERA_RETURN_IF_ERROR(
-        with_context(value.status(), absl::StrCat("variable \"", head.name(), "\"")));
+        with_context(value.status(), absl::StrCat("variable ", quoted(head.name()))));
     return store_.create(head.variable(), head.shard(), head.name(), *std::move(value));
   }
   Status read(const grpc::ByteBuffer& request, TensorBytes* data) {
@@ -401,15 +402,16 @@ StatusOr<Server> Server::start(const cluster::Cluster& cluster, FunctionRegistry
                                const ServerOptions& options, absl::Duration wait_report_unit) {
   if (cluster.task_type != "worker" && cluster.task_type != "ps") {
     return absl::InvalidArgumentError(
-        absl::StrCat("a Server is a worker or a ps, and this task is \"", cluster.task_type,
-                     "\"; a chief makes a ClusterCoordinator"));
+        absl::StrCat("a Server is a worker or a ps, and this task is ", quoted(cluster.task_type),
+                     "; a chief makes a ClusterCoordinator"));
   }
   const int task = cluster.task_id.value_or(-1);
   TESSERA_ASSIGN_OR_RETURN(const std::string address,
                            cluster.spec.task_address(cluster.task_type, task));
   if (!parse_address(address, 0).has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("the address of ", cluster.task_type, " ", task,
-                                                   " is \"", address, "\"; it must be HOST:PORT"));
+                                                   " is ", quoted(address),
+                                                   "; it must be HOST:PORT"));
   }
   TESSERA_RETURN_IF_ERROR(internal::check_token(cluster.spec));
   auto impl = std::make_unique<Impl>(cluster.task_type, task, options, wait_report_unit);

@@ -46,7 +46,7 @@ class ValueState {
     std::unique_lock<std::mutex> lock(mutex_);
     if (is_over_) return status_;
     const ReportedWait wait =
-        waits_->in(absl::StrCat("RemoteValue::await of function \"", function_, "\""));
+        waits_->in(absl::StrCat("RemoteValue::await of function ", quoted(function_)));
     if (!changed_.wait_until(lock, to_chrono_steady(steady_now() + timeout),
                              [this] { return is_over_; })) {
       return absl::DeadlineExceededError(
