@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -141,7 +142,8 @@ DTensor products_by_quotients(const DTensor& x, const Dims& dims) {
 // kernels::products_of_others() along dims that each device has whole.
 DTensor products_of_others(const std::vector<DTensor>& operands, const Dims& dims) {
   constexpr const char* kName = "prod gradient";
-  OpCall call = {kName, operands, attributes_of(dims, KeepDims::kYes), {}};
+  const std::vector<int64_t> attributes = attributes_of(dims, KeepDims::kYes);
+  OpCall call = {kName, operands, attributes, {}};
   call.needs_host = true;
   DTensor result = run(call, [&]() -> StatusOr<OpPlan> {
     const OperandType x = operands[0];
