@@ -338,17 +338,12 @@ std::vector<DistributedValues> PipelineIterator::values_of(LocalStep step,
   return values;
 }
 
-PipelineIterator::LocalStep PipelineIterator::take() {
-  if (ahead_.is_ready()) return ahead_.take();
-  const ReportedWait wait =
-      report_reading(*set_, absl::StrCat("next() of step ", step_, " of a data set"));
-  return ahead_.take();
-}
-
 StatusOr<std::optional<DistributedBatch>> PipelineIterator::next() {
   TESSERA_RETURN_IF_ERROR(failed_);
   if (ended_) return std::nullopt;
-  StatusOr<std::optional<DistributedBatch>> batch = settle(take());
+  StatusOr<std::optional<DistributedBatch>> batch = settle(ahead_.take([this] {
+    return report_reading(*set_, absl::StrCat("next() of step ", step_, " of a data set"));
+  }));
   failed_ = batch.status();
   ended_ = batch.ok() && !batch->has_value();
   return batch;

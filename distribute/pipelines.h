@@ -108,7 +108,6 @@ class PipelineIterator {
 
   std::vector<Call> calls_of(const LocalStep& step) const;
   // The step that load() has read, or reads now.
-  LocalStep take();
   StatusOr<std::optional<DistributedBatch>> settle(LocalStep step);
   // Whether all replicas have said that this is the end.
   bool is_end(absl::Span<const Call> calls) const;

@@ -159,8 +159,6 @@ class IteratorRep {
   // Reads a step. By one thread: that which reads ahead, if there is one.
   Loaded load();
   void load_step(Loaded* loaded);
-  // The step that load() has read, or reads now.
-  Loaded take();
   Status settle(Loaded* loaded) const;
 
   const std::shared_ptr<const LoaderRep> loader_;
@@ -245,18 +243,14 @@ Status IteratorRep::settle(Loaded* loaded) const {
   return absl::OkStatus();
 }
 
-Loaded IteratorRep::take() {
-  if (ahead_.is_ready()) return ahead_.take();
-  const ReportedWait wait = report_reading(
-      loader_->client, absl::StrCat("next() of step ", state_.step, " of a data set"),
-      {loader_->dataset_rep().node});
-  return ahead_.take();
-}
-
 StatusOr<std::optional<Batch>> IteratorRep::next() {
   TESSERA_RETURN_IF_ERROR(failed_);
   if (ended_) return std::nullopt;
-  Loaded loaded = take();
+  Loaded loaded = ahead_.take([this] {
+    return report_reading(loader_->client,
+                          absl::StrCat("next() of step ", state_.step, " of a data set"),
+                          {loader_->dataset_rep().node});
+  });
   failed_ = loader_->agrees_each_step() ? settle(&loaded) : loaded.status;
   TESSERA_RETURN_IF_ERROR(failed_);
   state_ = std::move(loaded.after);

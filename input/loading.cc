@@ -49,9 +49,8 @@ ReportedWait report_reading(const Client& client, std::string call,
   return ReportedWait(reports, std::move(call), [nodes = std::move(nodes)] {
     std::vector<std::string> texts;
     for (const auto& node : nodes) node->describe_calls(&texts);
-    return WaitReports::Missing{absl::StrCat(absl::StrJoin(texts, "; "),
-                                             texts.empty() ? "its elements are being read" : ""),
-                                {}};
+    if (texts.empty()) texts.emplace_back("its elements are being read");
+    return WaitReports::Missing{absl::StrJoin(texts, "; "), {}};
   });
 }
 

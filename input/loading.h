@@ -61,17 +61,18 @@ class ReadAhead {
     return absl::OkStatus();
   }
 
-  // Whether take() returns at once.
-  bool is_ready() {
-    if (!thread_.joinable()) return false;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return !ready_.empty();
-  }
-
-  T take() {
-    if (!thread_.joinable()) return load_();
+  // Where the result is not there yet, what `report()` returns lives until it is.
+  template <class Report>
+  T take(Report report) {
+    if (!thread_.joinable()) {
+      [[maybe_unused]] const auto wait = report();
+      return load_();
+    }
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return !ready_.empty(); });
+    if (ready_.empty()) {
+      [[maybe_unused]] const auto wait = report();
+      changed_.wait(lock, [this] { return !ready_.empty(); });
+    }
     T result = std::move(ready_.front());
     ready_.pop_front();
     lock.unlock();

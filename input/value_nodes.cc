@@ -20,15 +20,14 @@
 namespace tessera::input::internal {
 namespace {
 
-// The function of map(), and where it runs.
-struct Mapping {
-  const MapFn fn;
+// A function of the program, and the elements for which it runs now.
+template <class Fn>
+struct Tracked {
+  const Fn fn;
   RunningCalls calls = {};
 };
-struct Filter {
-  const FilterFn fn;
-  RunningCalls calls = {};
-};
+using Mapping = Tracked<MapFn>;
+using Filter = Tracked<FilterFn>;
 
 StatusOr<Element> call_map(const Mapping& map, int64_t index, Element element) {
   const RunningCalls::Call call(map.calls, index);
