@@ -281,8 +281,7 @@ class ClusterCoordinator::Impl {
     const bool in_time = changed_.wait_until(lock, to_chrono_steady(steady_now() + timeout),
                                              [this] { return scheduler_.is_idle(); });
     if (in_time) return scheduler_.take_error();
-    return absl::DeadlineExceededError(
-        absl::StrCat(count_closures(), " after ", format_duration(timeout)));
+    return absl::DeadlineExceededError(not_in_time(count_closures(), timeout, "after"));
   }
 
  private:

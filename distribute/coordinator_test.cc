@@ -88,6 +88,9 @@ TEST(CoordinatorTest, OneWorkerInOrderAndTheRestOfOneWorker) {
   EXPECT_THAT(coordinator.join(absl::Milliseconds(100)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("1 closure is not over after 100 ms")));
+  EXPECT_THAT(coordinator.join(absl::ZeroDuration()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       "the timeout is 0 or had already passed: 1 closure is not over"));
   EXPECT_THAT(slow.await(absl::Milliseconds(1)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("the closure of function \"wait\" is not over after 1 ms")));
