@@ -12,8 +12,8 @@
 
 namespace tessera {
 
-// "31 s", "1.5 s", "500 ms", "2.5 min", "infinite" for an infinite duration, "0 ms" for one that is
-// not positive.
+// "31 s", "1.5 s", "500 ms", "2.5 min". An infinite duration is "infinite", a duration that is not
+// positive "0 ms".
 std::string format_duration(absl::Duration duration);
 
 // What was true at the end of a wait of at most `limit`: "1 of 2 clients arrived in 2 s". Where the

@@ -21,10 +21,11 @@
 // of others; until then later closures are Cancelled. The loss of a parameter server is such an
 // error, and fails all later closures too.
 //
-// Losses. A task is lost when its process has ended, about a second later, or when it has answered
-// nothing for more than three intervals of heartbeats (CoordinatorOptions::heartbeat_interval), as
-// one that is stopped or cut off. A worker that is back, started again or awake, gets closures
-// again.
+// Losses. A task is lost
+//   ended    about a second after its process has ended
+//   silent   when it has answered nothing for more than three intervals of heartbeats
+//            (CoordinatorOptions::heartbeat_interval): it is stopped or cut off
+// A worker that is back, started again or awake, gets closures again.
 //
 // Thread-safe. Movable; a moved-from coordinator can only be assigned and destroyed.
 // TF: ParameterServerStrategy and coordinator.ClusterCoordinator in one.

@@ -321,7 +321,7 @@ std::vector<std::string> TaskLinks::describe_missing() const {
   for (const std::string& task : tasks_away()) result.push_back(absl::StrCat("missing ", task));
   std::lock_guard<std::mutex> lock(mutex_);
   for (const Link& link : links_) {
-    // The latest heartbeat may be under way: one that is missing says nothing.
+    // A single missing heartbeat may still be under way.
     if (!link.is_up || link.num_silent < 2) continue;
     result.push_back(absl::StrCat(link.task.to_string(), " has not answered for ",
                                   format_duration(link.num_silent * tick_of(interval_))));

@@ -73,8 +73,8 @@ class TaskLinks {
 
   // Which tasks are away, and why, for messages: "worker 1 (host-a:4000): UNAVAILABLE: ...".
   std::vector<std::string> tasks_away() const;
-  // The same with "missing " before each, and then the tasks that are up and miss heartbeats:
-  // "worker 1 (host-a:4000) has not answered for 2 s".
+  // What reports of long waits say of the tasks: tasks_away(), each as "missing worker 1 ...", then
+  // tasks that are up and miss heartbeats, as "worker 1 (host-a:4000) has not answered for 2 s".
   std::vector<std::string> describe_missing() const;
   std::vector<TaskAddress> ps_addresses() const;
   // Ends a task with this reason, for good.

@@ -16,6 +16,8 @@
 // cannot forge a letter, and one of a former job is none. The word is no signature: it does not
 // protect from a process that reads or changes what passes between the hosts.
 //
+// The engine must be stopped before the letters end: it receives for them.
+//
 // Thread-safe. Readers are called where the engine calls `done`, one letter at a time; they may
 // send.
 #ifndef TESSERA_COLLECTIVES_NETWORK_LETTERS_H_
