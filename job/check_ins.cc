@@ -2,6 +2,7 @@
 #include "job/check_ins.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -49,6 +50,7 @@ void CheckIns::check_in(Call call, absl::Time now, Done done) {
     if (gone != nullptr) return answer(done, with_context(gone->second, call.name));
     check_in = open(call, now);
   }
+  skip_stored(key, call.client, kMostStored);
   const std::pair<int, std::string> first = {check_in->first_client, check_in->value};
   arrive(check_in, call.client, now, call.deadline, std::move(done));
   if (first.second != call.value) {
@@ -169,7 +171,7 @@ void CheckIns::expire(Open* check_in) { settle(check_in, missing_at_deadline(*ch
 // participants that have not arrived.
 void CheckIns::settle(Open* check_in, const Status& verdict) {
   deadlines_.remove(check_in->expiry);
-  Stored stored = {check_in->value, verdict, check_in->arrived, 0};
+  Stored stored = {check_in->value, verdict, {}};
   for (Open* const other : check_in->waited_by) other->waits_for.erase(check_in);
   for (const auto& [other, count] : check_in->waits_for) other->waited_by.erase(check_in);
   check_in->key.second.for_each([&](int client) {
@@ -177,7 +179,7 @@ void CheckIns::settle(Open* check_in, const Status& verdict) {
     if (check_in->arrived[client]) {
       std::erase(waiting_in_[client], check_in);
     } else {
-      ++stored.num_untold;
+      stored.untold.insert(stored.untold.end(), client);
     }
   });
   for (const auto& [client, done] : check_in->waiting) answer(done, verdict);
@@ -187,28 +189,43 @@ void CheckIns::settle(Open* check_in, const Status& verdict) {
   if (same->second.empty()) open_.erase(same);
   --num_open_;
 
-  forget_stored(key);
-  if (stored.num_untold == 0) return;
-  stored_.emplace(key, std::move(stored));
+  if (stored.untold.empty()) return;
+  stored_[key].push_back(std::move(stored));
   stored_order_.push_back(key);
-  if (stored_order_.size() > kMostStored) forget_stored(Key(stored_order_.front()));
+  if (stored_order_.size() <= kMostStored) return;
+  const auto oldest = stored_.find(stored_order_.front());
+  stored_order_.pop_front();
+  oldest->second.pop_front();
+  if (oldest->second.empty()) stored_.erase(oldest);
 }
 
 bool CheckIns::take_stored(const Key& key, const Call& call, Status* verdict) {
   const auto found = stored_.find(key);
   if (found == stored_.end()) return false;
-  Stored& stored = found->second;
-  if (stored.told[call.client]) return false;
-  // A call with another value is a later one: this client has skipped the one that failed.
-  if (stored.value != call.value && !absl::IsInvalidArgument(stored.verdict)) return false;
-  *verdict = stored.verdict;
-  stored.told[call.client] = true;
-  if (--stored.num_untold == 0) forget_stored(key);
-  return true;
+  size_t count = 0;
+  for (const Stored& stored : found->second) {
+    ++count;
+    if (stored.untold.count(call.client) == 0) continue;
+    // A call with another value is a later one: this client has left out the one that failed.
+    if (stored.value != call.value && !absl::IsInvalidArgument(stored.verdict)) continue;
+    *verdict = stored.verdict;
+    skip_stored(key, call.client, count);
+    return true;
+  }
+  return false;
 }
 
-void CheckIns::forget_stored(const Key& key) {
-  if (stored_.erase(key) > 0) std::erase(stored_order_, key);
+void CheckIns::skip_stored(const Key& key, int client, size_t count) {
+  const auto found = stored_.find(key);
+  if (found == stored_.end()) return;
+  std::list<Stored>& all = found->second;
+  for (auto it = all.begin(); it != all.end() && count > 0; --count) {
+    it->untold.erase(client);
+    const bool is_told = it->untold.empty();
+    if (is_told) stored_order_.erase(std::find(stored_order_.begin(), stored_order_.end(), key));
+    it = is_told ? all.erase(it) : std::next(it);
+  }
+  if (all.empty()) stored_.erase(found);
 }
 
 void CheckIns::client_gone(int client, const Status& reason, const Status& own) {

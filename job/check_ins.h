@@ -12,8 +12,9 @@
 //   2. A call joins the oldest open check-in of its name and participants in which its client does
 //      not wait yet. So a client that left out a call is not one behind: it joins what the others
 //      wait in now.
-//   3. A participant that comes after a failure gets that verdict, once, unless the others have
-//      begun the next check-in and the value of its call is of that one.
+//   3. A participant that comes after failures gets their verdicts, each once and in their order,
+//      unless the others have begun the next check-in and the value of its call is of that one. A
+//      call with another value than a failure had has left out that failure and those before it.
 //   4. Clients that wait for each other under one name with different participants (in a circle of
 //      any length) fail at once: no further call could end their wait.
 //   5. What is kept is bounded: a check-in is forgotten when all participants have its verdict, and
@@ -111,12 +112,11 @@ class CheckIns {
     absl::Time deadline = absl::InfiniteFuture();
     DeadlineQueue::Handle expiry;
   };
-  // A failure that some participant has not been told.
+  // A failure that some participants have not been told.
   struct Stored {
     std::string value;
     Status verdict;
-    std::vector<bool> told;  // by client
-    int64_t num_untold = 0;
+    std::set<int> untold;  // clients
   };
 
   Open* find_open(const Key& key, int client);
@@ -125,9 +125,10 @@ class CheckIns {
   const std::pair<int, Status>* first_gone(const ClientRanges& participants);
   void arrive(Open* check_in, int client, absl::Time now, absl::Time deadline, Done done);
   void link_arrival(Open* check_in, int client);
-  // The verdict that this call is late for, if there is one; it counts as told.
+  // The first verdict that this call is late for, if there is one; it counts as told.
   bool take_stored(const Key& key, const Call& call, Status* verdict);
-  void forget_stored(const Key& key);
+  // The client is not told of the first `count` failures any more.
+  void skip_stored(const Key& key, int client, size_t count);
   void settle(Open* check_in, const Status& verdict);
   void expire(Open* check_in);
   void break_circle(Open* check_in);
@@ -147,10 +148,10 @@ class CheckIns {
   uint64_t last_number_ = 0;
   std::vector<std::set<Open*, Older>> open_of_;  // by client, those in which it takes part
   std::vector<std::vector<Open*>> waiting_in_;   // by client, those in which it has arrived
-  std::map<Key, Stored> stored_;
-  std::deque<Key> stored_order_;              // oldest first
-  std::vector<std::pair<int, Status>> gone_;  // in the order in which they went
-  std::vector<bool> is_gone_;                 // by client
+  std::map<Key, std::list<Stored>> stored_;      // oldest first; no list is empty
+  std::deque<Key> stored_order_;                 // a key for each that is stored, oldest first
+  std::vector<std::pair<int, Status>> gone_;     // in the order in which they went
+  std::vector<bool> is_gone_;                    // by client
   // The last answer of first_gone() that was not null: the others of a group ask the same next.
   ClientRanges last_asked_;
   size_t last_first_gone_ = 0;

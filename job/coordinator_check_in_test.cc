@@ -534,6 +534,45 @@ TEST(SkippedTest, AnotherValueIsThatOfALaterCall) {
   EXPECT_THAT(b, Says(IsOk()));
 }
 
+// Client 1 comes so late that the others have given up its next calls too.
+TEST(SkippedTest, EachFailureIsToldToTheLateInTheirOrder) {
+  for (const bool is_one_value : {false, true}) {
+    const auto service = StateService::complete(2);
+    const auto value = [&](int call) { return absl::StrCat("v", is_one_value ? 0 : call); };
+    std::vector<AnswerPtr> early;
+    for (int call = 0; call < 3; ++call) {
+      const absl::Duration timeout = absl::Milliseconds(500 + 100 * call);
+      early.push_back(service->check_in(0, "b", value(call), timeout));
+      service->pass(timeout);
+    }
+    for (int call = 0; call < 3; ++call) {
+      const AnswerPtr late = service->check_in(1, "b", value(call));
+      EXPECT_THAT(late, Says(StatusIs(StatusCode::kDeadlineExceeded))) << call;
+      EXPECT_EQ(late->status, early[call]->status) << call;
+    }
+    const AnswerPtr a = service->check_in(0, "b", value(3));
+    EXPECT_THAT(service->check_in(1, "b", value(3)), Says(IsOk()));
+    EXPECT_THAT(a, Says(IsOk()));
+  }
+}
+
+// What a client has left out it is not told when it comes again.
+TEST(SkippedTest, FailuresBeforeTheOneThatIsToldAreLeftOut) {
+  const auto service = StateService::complete(2);
+  std::vector<AnswerPtr> early;
+  for (const char* const value : {"u", "v", "w"}) {
+    early.push_back(service->check_in(0, "b", value, absl::Milliseconds(500)));
+    service->pass(absl::Milliseconds(500));
+  }
+  const AnswerPtr late = service->check_in(1, "b", "v");
+  EXPECT_THAT(late, Says(StatusIs(StatusCode::kDeadlineExceeded)));
+  EXPECT_EQ(late->status, early[1]->status);
+  const AnswerPtr next = service->check_in(1, "b", "u");
+  EXPECT_THAT(next, Waits());
+  EXPECT_THAT(service->check_in(0, "b", "u"), Says(IsOk()));
+  EXPECT_THAT(next, Says(IsOk()));
+}
+
 TEST(SkippedTest, VerdictsThatAreNotTakenAreForgotten) {
   const auto service = StateService::complete(2);
   DeadlineQueue deadlines;
