@@ -493,7 +493,8 @@ class GrpcCoordinator : public Coordinator {
     for (const rpc::Loss& loss : event.losses()) {
       const Status reason = absl::UnavailableError(loss.reason());
       ClientRanges::of_numbers(loss.clients()).for_each([&](int client) {
-        report_lost(client, reason);
+        // A client that leaves without the others is told as they are.
+        if (client != client_id() || !leaving_) report_lost(client, reason);
       });
     }
   }

@@ -121,10 +121,11 @@ class Coordinator {
                           absl::Span<const int> participants, absl::Time deadline) = 0;
 
   // Leaves the job in order: waits (up to its own deadline) until all live clients have called it.
-  // From its start on this client is not reported lost. DeadlineExceeded names the clients that had
-  // not called it; they may still leave, in order. OK where the service is over. Idempotent. When
-  // it returns, calls under way in other threads and later ones fail: they are Cancelled where no
-  // other status is known.
+  // From its start on this client is not lost, whatever becomes of it. DeadlineExceeded names the
+  // clients that had not called it. They may still leave, in order; to them this client is gone
+  // from now on: set_lost_callback() of each is called with "... has left the job". OK where the
+  // service is over. Idempotent. When it returns, calls under way in other threads and later ones
+  // fail: they are Cancelled where no other status is known.
   virtual Status leave(absl::Time deadline) = 0;
 
   // The calls of this client that wait here, and which clients they wait for: for reports of long

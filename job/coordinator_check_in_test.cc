@@ -500,6 +500,19 @@ TEST(LeftTest, CheckInsWithAClientThatLeftFailAtOnce) {
   EXPECT_THAT(rest, Says(IsOk()));
 }
 
+// The others are told once the client does not wait for them any more: until then it serves them.
+TEST(LeftTest, AClientThatLeavesWithoutTheOthersIsLostToThem) {
+  const auto service = StateService::complete(3);
+  const AnswerPtr alone = service->leave(2, absl::Seconds(1));
+  EXPECT_THAT(service->losses, IsEmpty());
+  service->pass(absl::Seconds(1));
+  EXPECT_THAT(alone, Says(StatusIs(StatusCode::kDeadlineExceeded)));
+  EXPECT_THAT(service->losses, ElementsAre(Pair(2, "client 2 (host-2, pid 102) has left the job")));
+  service->leave(0);
+  EXPECT_THAT(service->leave(1), Says(IsOk()));
+  EXPECT_THAT(service->losses, SizeIs(1));
+}
+
 TEST(LeftTest, AClientThatLeavesWhileItWaitsCancels) {
   const auto service = StateService::complete(3);
   const AnswerPtr a = service->check_in(0, "b", "v");

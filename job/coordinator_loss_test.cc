@@ -29,6 +29,7 @@ using ::testing::AllOf;
 using testing::CoordinatorTest;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::IsOk;
@@ -38,8 +39,9 @@ using ::testing::SizeIs;
 using testing::soon;
 using testing::StatusIs;
 
-// The calls of the others are Cancelled, and no client is blamed.
-TEST_F(CoordinatorTest, HostThatShutsDownInOrderIsNotLost) {
+// The calls of the others are Cancelled, and they are told that the host has left, not that it is
+// lost.
+TEST_F(CoordinatorTest, HostThatShutsDownInOrderHasLeft) {
   const auto clients = connect_all(3);
   ASSERT_THAT(clients, SizeIs(3));
   Losses losses(*clients[1]);
@@ -51,7 +53,9 @@ TEST_F(CoordinatorTest, HostThatShutsDownInOrderIsNotLost) {
   EXPECT_THAT(clients[2]->check_in("b", "v", {1, 2}, soon()), StatusIs(StatusCode::kCancelled));
   EXPECT_THAT(clients[1]->leave(soon()), IsOk());
   clients[1]->set_lost_callback(nullptr);
-  EXPECT_THAT(losses.so_far(), IsEmpty());
+  EXPECT_THAT(
+      losses.so_far(),
+      ElementsAre(Pair(0, StatusIs(StatusCode::kUnavailable, EndsWith("has left the job")))));
 }
 
 TEST_F(CoordinatorTest, ClientThatGoesWithoutLeavingIsLost) {

@@ -474,8 +474,7 @@ void CoordinatorState::wait_for(int client_id, const std::string& key, int sette
   const auto lost = lost_.find(setter);
   if (lost != lost_.end()) return answer_get(found, lost->second);
   if (left_.count(setter) > 0) {
-    return answer_get(found,
-                      absl::UnavailableError(absl::StrCat(describe(setter), " has left the job")));
+    return answer_get(found, has_left(setter));
   }
   if (clients_[client_id].num_waiting_gets == kMostWaitingCalls) {
     return answer_get(found, absl::ResourceExhaustedError(absl::StrCat(
@@ -540,12 +539,18 @@ void CoordinatorState::leave(int client_id, absl::Time now, absl::Time deadline,
   const absl::Duration timeout = deadline - now;
   const auto expiry = deadlines_.add(deadline, [this, client_id, timeout] {
     const auto leaver = leaving_.find(client_id);
+    // From now on it does not serve what the others still do with it.
+    new_losses_.push_back({ClientRanges::of({client_id}), has_left(client_id)});
     answer(leaver->second.done, still_here(timeout));
     leaving_.erase(leaver);
   });
   leaving_.emplace(client_id, Leaver{std::move(done), expiry});
-  gone(client_id, absl::UnavailableError(absl::StrCat(describe(client_id), " has left the job")),
+  gone(client_id, has_left(client_id),
        absl::CancelledError(absl::StrCat(describe(client_id), " is shutting down")));
+}
+
+Status CoordinatorState::has_left(int client_id) const {
+  return absl::UnavailableError(absl::StrCat(describe(client_id), " has left the job"));
 }
 
 std::vector<AwaitedCall> CoordinatorState::awaited(Connection connection) const {

@@ -121,7 +121,8 @@ class CoordinatorState {
   // InvalidArgument unless the participants are clients of the job, the caller among them.
   void check_in(int client_id, absl::string_view name, absl::string_view value,
                 const ClientRanges& participants, absl::Time now, absl::Time deadline, Done done);
-  // Each caller gets the answer that holds at its own deadline.
+  // Each caller gets the answer that holds at its own deadline. Until then it serves the others;
+  // those that remain are told of it as of a loss, with "... has left the job".
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
 
   // What the calls of the client of this connection wait for, its registration included.
@@ -202,6 +203,7 @@ class CoordinatorState {
   void finish_leaving();
   Status still_here(absl::Duration timeout);
   std::string describe(int client_id) const;
+  Status has_left(int client_id) const;
 
   const Options options_;
   std::string job_;

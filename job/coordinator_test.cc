@@ -29,12 +29,15 @@ using absl::StatusCode;
 using ::testing::AllOf;
 using testing::CoordinatorTest;
 using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::Eq;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::IsOk;
 using testing::IsOkAndHolds;
 using testing::Losses;
+using ::testing::Pair;
 using ::testing::SizeIs;
 using testing::soon;
 using testing::StatusIs;
@@ -168,7 +171,14 @@ TEST_F(CoordinatorTest, LeaveNamesTheMissingAndSpoilsNothing) {
     EXPECT_THAT(told, Each(IsOk()));
     for (size_t i = 0; i < 3; ++i) {
       clients[i]->set_lost_callback(nullptr);
-      EXPECT_THAT(losses[i]->so_far(), IsEmpty());
+      if (i == hasty) {
+        EXPECT_THAT(losses[i]->so_far(), IsEmpty());
+      } else {
+        EXPECT_THAT(
+            losses[i]->so_far(),
+            ElementsAre(Pair(static_cast<int>(hasty),
+                             StatusIs(StatusCode::kUnavailable, EndsWith("has left the job")))));
+      }
     }
   }
 }

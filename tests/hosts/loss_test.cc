@@ -31,6 +31,7 @@ namespace tessera::testing {
 namespace {
 
 using absl::StatusCode;
+using ::testing::Each;
 
 // Far beyond the deadline of every test: what ends by it ends as a failure of the test.
 constexpr absl::Duration kNever = absl::Hours(1);
@@ -107,6 +108,29 @@ TEST_P(LossBetweenHostsTest, ExitsBetweenCollectives) {
     return client.shutdown();
   });
   expect_survivors(statuses);
+}
+
+// A client that has shut down without the others is told to them on both hosts.
+TEST_P(LossBetweenHostsTest, LeavesWithoutTheOthers) {
+  Gate told;
+  const std::vector<Status> statuses = run_processes(two_hosts(), [&](Client& client) -> Status {
+    TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2}));
+    TESSERA_RETURN_IF_ERROR(group.barrier().wait(kNever));
+    if (client.client_id() == victim()) {
+      const Status alone = client.shutdown(absl::Milliseconds(100));
+      for (int i = 0; i < kClients - 1; ++i) TESSERA_RETURN_IF_ERROR(told.wait());
+      return expect_error(alone, StatusCode::kDeadlineExceeded, {"shutdown"});
+    }
+    for (int i = 0; i < 3; ++i) {
+      TESSERA_RETURN_IF_ERROR(expect_error(group.barrier().wait(kNever), StatusCode::kUnavailable,
+                                           {victim_name(), "has left the job"}));
+    }
+    told.open();
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}, rest()));
+    TESSERA_RETURN_IF_ERROR(mesh.barrier("rest", absl::Seconds(60)));
+    return client.shutdown();
+  });
+  EXPECT_THAT(statuses, Each(IsOk()));
 }
 
 TEST_P(LossBetweenHostsTest, StoppedClientIsFoundByHeartbeats) {
