@@ -54,20 +54,22 @@ void HostBackend::stop() {
   resources_.link().set_lost_listener(nullptr);
   resources_.pool().set_reclaim(nullptr);
   resources_.loans().close();
+  std::vector<std::shared_ptr<HostGroup>> all;
   {
     // A group that is being made is the last one.
     std::lock_guard<std::mutex> making(making_mutex_);
     std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;
     for (Groups& groups : groups_) {
-      for (auto& [ids, known] : groups) known.group->close();
+      for (auto& [ids, known] : groups) {
+        known.group->close();
+        all.push_back(known.group);
+      }
     }
   }
   resources_.stop();
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (Groups& groups : groups_) {
-    for (auto& [ids, known] : groups) known.group->forget_runs();
-  }
+  // A group waits for the lock of its table. on_lost() takes mutex_ and does not wait.
+  for (const std::shared_ptr<HostGroup>& group : all) group->forget_runs();
 }
 
 std::vector<std::shared_ptr<HostGroup>> HostBackend::lenders() const {
