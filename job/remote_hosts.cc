@@ -29,8 +29,8 @@ namespace {
 // A pipe takes as much before it is read.
 constexpr size_t kMostInputBytes = size_t{60} << 10;
 // Below the ports that the kernel gives to connections.
-constexpr int kFirstPort = 20000;
-constexpr int kLastPort = 32767;
+constexpr int kFirstHostPort = 20000;
+constexpr int kLastHostPort = 32767;
 constexpr absl::string_view kEndOfEntry("\0", 1);
 
 // One word of a shell.
@@ -52,11 +52,11 @@ bool is_for_all_hosts(absl::string_view entry) {
 // Holds a port against other jobs that are started here, by a name that only one process can have:
 // an abstract socket, which ends with its owner. Sets `port`. Closed: all are held.
 FileDescriptor hold_port(int& port) {
-  constexpr int kNumPorts = kLastPort - kFirstPort + 1;
+  constexpr int kNumPorts = kLastHostPort - kFirstHostPort + 1;
   std::random_device random;
   const int first = std::uniform_int_distribution<int>(0, kNumPorts - 1)(random);
   for (int i = 0; i < kNumPorts; ++i) {
-    port = kFirstPort + (first + i) % kNumPorts;
+    port = kFirstHostPort + (first + i) % kNumPorts;
     FileDescriptor fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
@@ -83,8 +83,8 @@ StatusOr<RemoteJob> RemoteJob::create(const LauncherOptions& options) {
     job.held_port = hold_port(port);
     if (!job.held_port.is_open()) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("jobs that were started here hold all ports from ", kFirstPort, " to ",
-                       kLastPort, "; give --coordinator HOST:PORT, with another port"));
+          absl::StrCat("jobs that were started here hold all ports from ", kFirstHostPort, " to ",
+                       kLastHostPort, "; give --coordinator HOST:PORT, with another port"));
     }
     job.coordinator = join_address(name_of(options.hosts[0]), port);
   }

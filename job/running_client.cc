@@ -42,8 +42,8 @@ Status RunningClient::open_log(const std::string& folder, int attempt) {
   const int mode = attempt == 0 ? O_TRUNC : 0;
   log_ = FileDescriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | mode, 0666));
   if (log_.is_open()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--log-dir is ", quoted(folder), ", where client_",
-                                                 end.client_id,
+  return absl::InvalidArgumentError(absl::StrCat("--log-dir is ", tessera::quoted(folder),
+                                                 ", where client_", end.client_id,
                                                  ".log cannot be made: ", std::strerror(errno)));
 }
 
