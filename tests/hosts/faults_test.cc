@@ -234,8 +234,10 @@ class Program {
       case Call::kMesh: {
         MeshOptions options;
         if (trial_.deadline != absl::InfiniteDuration()) options.timeout = trial_.deadline;
-        return create_mesh(client, {{otherwise ? "v" : "z", kClients}}, {0, 1, 2, 3}, options)
-            .status();
+        // Another mesh in each call. The same one again is a retry, which a client that comes late
+        // joins (job/check_ins.h).
+        const std::string axis = absl::StrCat(otherwise ? "v" : "z", i);
+        return create_mesh(client, {{axis, kClients}}, {0, 1, 2, 3}, options).status();
       }
     }
     return absl::InternalError("no such call");
