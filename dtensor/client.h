@@ -117,8 +117,8 @@ class Client {
   // Leaves the job in order: refuses what is called from now on, finishes pending work, and waits
   // until the other live clients do the same, both up to the timeout. Then pending work is
   // Cancelled, on all clients that take part in it. DeadlineExceeded names the devices whose local
-  // functions still run: those go on, and the client is gone when they end. The second call returns
-  // at once.
+  // functions still run: those go on, and the client is gone when they end. Clients that this one
+  // has not waited for are told that it has left the job. The second call returns at once.
   Status shutdown(absl::Duration timeout = absl::Seconds(30));
 
  private:
