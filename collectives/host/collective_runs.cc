@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -14,6 +16,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/format.h"
+#include "base/wait_reports.h"
 #include "device/cpu/kernels.h"
 
 namespace tessera::host {
@@ -286,17 +289,39 @@ void CollectiveRuns::wait_until_read(absl::Time deadline) {
   const Caller caller(*this, 0);
   if (caller.is_too_late()) return;
   meetings_.reap_quarantine();
+  const absl::Time since = steady_now();
+  uint32_t reported = 0;
+  std::optional<ReportedWait> report;
   while (true) {
     const uint32_t oldest = reap_lent();
     if (lent_.num_lent() == 0 || is_closing() || steady_now() >= deadline) return;
     // 0: another thread looks at them just now.
     if (oldest == 0) {
       sched_yield();
-    } else {
-      meetings_.rendezvous().wait_left(
-          oldest, std::min(deadline, steady_now() + Meetings::kLossCheckInterval));
+      continue;
     }
+    const absl::Time until = std::min(deadline, steady_now() + Meetings::kLossCheckInterval);
+    if (meetings_.rendezvous().wait_left(oldest, until) || oldest == reported) continue;
+    reported = oldest;
+    report.emplace(resources().wait_reports(), "sync_devices", describe_readers(oldest), since);
   }
+}
+
+std::function<WaitReports::Missing()> CollectiveRuns::describe_readers(uint32_t seq) {
+  std::set<int> clients;
+  for (int m = 0; m < size(); ++m) {
+    if (!meetings_.rendezvous().has_left(seq, m)) clients.insert(all_members()[m].client_id);
+  }
+  return [describe = resources().describe_client(), clients] {
+    WaitReports::Missing missing;
+    for (const int client : clients) {
+      const WaitReports::Missing reader = describe(client);
+      absl::StrAppend(&missing.text, missing.text.empty() ? "tensors of it are read by " : "; ",
+                      reader.text);
+      missing.clients.push_back(client);
+    }
+    return missing;
+  };
 }
 
 void CollectiveRuns::forget() {

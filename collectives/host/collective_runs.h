@@ -21,12 +21,14 @@
 #define TESSERA_COLLECTIVES_HOST_COLLECTIVE_RUNS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "base/wait_reports.h"
 #include "collectives/host/host_group.h"
 #include "collectives/host/joint_run.h"
 #include "collectives/host/lent_runs.h"
@@ -99,6 +101,8 @@ class CollectiveRuns final : public HostGroup {
   bool end_reading(const LentRuns::Lendable& lent, const Status& reason);
   // See LentRuns::reap().
   uint32_t reap_lent();
+  // The clients that have not left the operation, for a report of a wait for them.
+  std::function<WaitReports::Missing()> describe_readers(uint32_t seq);
   void fail_pending(const Status& reason) override { meetings_.fail_pending(reason); }
   void forget() override;
 

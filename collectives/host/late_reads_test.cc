@@ -14,16 +14,22 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/dtype.h"
+#include "base/wait_report.h"
+#include "base/wait_reports.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
 #include "collectives/host/held_up_reads.h"
+#include "collectives/host/host_backend.h"
 #include "collectives/host/testing/host_job.h"
 #include "collectives/testing/group_access.h"
 #include "device/buffer.h"
@@ -38,9 +44,11 @@ namespace {
 
 using absl::StatusCode;
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using testing::Gate;
 using ::testing::HasSubstr;
 using testing::IsOk;
+using ::testing::StartsWith;
 using testing::StatusIs;
 
 constexpr int64_t kPage = 4096;
@@ -125,6 +133,37 @@ TEST_F(LateReadsTest, ALossEndsTheReadBeforeTheMemoryIsReused) {
   });
   EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable,
                                AllOf(HasSubstr("broadcast"), HasSubstr("client 2 is lost"))));
+}
+
+TEST_F(LateReadsTest, AWaitForTheReaderIsReported) {
+  HostBackend& backend = *job_->client(0).backend;
+  Gate reported;
+  std::mutex mutex;
+  WaitReport report;  // guarded by mutex
+  WaitReports reports({.subject = "client 0",
+                       .sink =
+                           [&](const WaitReport& one) {
+                             std::lock_guard<std::mutex> lock(mutex);
+                             report = one;
+                             reported.open();
+                           },
+                       .unit = absl::Milliseconds(20)});
+  ASSERT_THAT(reports.start(), IsOk());
+  backend.set_wait_reports(&reports, [](int client) {
+    return WaitReports::Missing{absl::StrCat("client ", client, " (host-a, pid 7)"), {client}};
+  });
+  std::thread syncing;
+  const Status status = read_late([&] {
+    syncing = std::thread([&] { backend.wait_until_read(); });
+    EXPECT_THAT(reported.wait(), IsOk());
+  });
+  syncing.join();
+  reports.stop();
+  EXPECT_THAT(status, IsOk());
+  EXPECT_THAT(report.text, AllOf(StartsWith("client 0 has waited for "),
+                                 EndsWith(" in sync_devices: tensors of it are read by client 1 "
+                                          "(host-a, pid 7)")));
+  EXPECT_THAT(report.missing, ::testing::ElementsAre(1));
 }
 
 // A thread that allocates may hold what every call of its client needs, and has no deadline.
