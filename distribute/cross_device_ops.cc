@@ -124,7 +124,6 @@ class OpsOnMesh final : public RelayoutOps {
                                                      ") for a strategy on ", mesh.to_string(), ": ",
                                                      why));
     };
-    TESSERA_RETURN_IF_ERROR(mesh_.check_not_moved_from());
     if (mesh_.runtime() == nullptr) return refuse("the mesh is abstract");
     if (mesh_.axes() != mesh.axes()) return refuse("the meshes have other axes");
     for (int64_t i = 0; i < mesh.size(); ++i) {

@@ -62,7 +62,6 @@ bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::k
 StatusOr<std::shared_ptr<StrategyState>> StrategyState::create(
     const Client& client, Mesh mesh, std::vector<std::string> replica_axes, StrategyOptions options,
     std::optional<Mesh> parameter_mesh) {
-  TESSERA_RETURN_IF_ERROR(mesh.check_not_moved_from());
   if (mesh.runtime() == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("a strategy needs a live mesh; ", mesh.to_string(),

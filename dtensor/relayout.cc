@@ -24,9 +24,7 @@ using internal::TensorRep;
 StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas replicas) {
   const TensorRep& from = internal::TensorAccess::rep(tensor);
   TESSERA_RETURN_IF_ERROR(from.error);
-  if (to.ok() && to->check_not_moved_from().ok()) {
-    TESSERA_RETURN_IF_ERROR(check_ranks(*from.layout, *to));
-  }
+  if (to.ok()) TESSERA_RETURN_IF_ERROR(check_ranks(*from.layout, *to));
   TESSERA_ASSIGN_OR_RETURN(TensorRep result, internal::new_tensor(from.dtype, from.shape, to));
   if (result.runtime != from.runtime) {
     return absl::InvalidArgumentError(

@@ -24,7 +24,6 @@ Status TensorRep::await(const Buffer& buffer) const {
 
 StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout) {
   TESSERA_RETURN_IF_ERROR(layout.status());
-  TESSERA_RETURN_IF_ERROR(layout->check_not_moved_from());
   auto runtime = std::dynamic_pointer_cast<Runtime>(layout->mesh().runtime());
   if (runtime == nullptr) {
     return absl::FailedPreconditionError(

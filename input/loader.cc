@@ -343,7 +343,6 @@ Status check_arguments(const Client& client, const Dataset& batches,
     return absl::InvalidArgumentError("distribute: no layouts are given; give one for each tensor");
   }
   for (const Layout& layout : layouts) {
-    TESSERA_RETURN_IF_ERROR(layout.check_not_moved_from());
     if (layout.mesh() != layouts[0].mesh()) {
       return absl::InvalidArgumentError(
           absl::StrCat("distribute: layouts are on ", layouts[0].mesh().to_string(), " and on ",

@@ -117,8 +117,6 @@ StatusOr<Layout> Layout::parse(Mesh mesh, absl::string_view text) {
 
 StatusOr<Layout> Layout::from_text(Mesh mesh, const internal::LayoutText& layout,
                                    absl::string_view written) {
-  TESSERA_RETURN_IF_ERROR(
-      with_context(mesh.check_not_moved_from(), absl::StrCat("layout ", quoted(written))));
   std::vector<NamedPart> named;
   std::vector<std::vector<SubAxis>> dims;
   for (size_t dim = 0; dim < layout.dims.size(); ++dim) {
@@ -180,7 +178,6 @@ StatusOr<Layout> Layout::inner_sharded(Mesh mesh, absl::string_view axis, int ra
 }
 
 StatusOr<Layout> Layout::with_partial(std::vector<std::string> axes, ReduceOp op) const {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   TESSERA_RETURN_IF_ERROR(
       with_context(validate_reduce_op(op), absl::StrCat("layout ", to_string())));
   LayoutText text;
@@ -216,8 +213,6 @@ Layout Layout::without_partial() const {
 }
 
 StatusOr<Layout> Layout::with_mesh(Mesh mesh) const {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
-  TESSERA_RETURN_IF_ERROR(mesh.check_not_moved_from());
   if (mesh.axes() != rep_->mesh.axes()) {
     return refuse("layout ", to_string_with_mesh(), " cannot move to mesh ",
                   axes_to_string(mesh.axes()), "; give it a mesh with the same axes");
@@ -225,21 +220,6 @@ StatusOr<Layout> Layout::with_mesh(Mesh mesh) const {
   auto rep = std::make_shared<Rep>(*rep_);
   rep->mesh = std::move(mesh);
   return Layout(std::move(rep));
-}
-
-const Layout::Rep& Layout::moved_from() {
-  static const Rep* const kNone = [] {
-    Mesh mesh = *Mesh::create({{"none", 1}});
-    const Mesh taken = std::move(mesh);
-    return new Rep(std::move(mesh));  // NOLINT: a mesh that was moved from is what it shows
-  }();
-  return *kNone;
-}
-
-Status Layout::check_not_moved_from() const {
-  if (rep_ != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "the layout was moved from; use the layout that it was moved to");
 }
 
 const Mesh& Layout::mesh() const { return rep().mesh; }
@@ -297,7 +277,6 @@ Box Layout::box(absl::Span<const int64_t> shape, int64_t position) const {
 }
 
 Status Layout::validate_shape(absl::Span<const int64_t> shape) const {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   if (static_cast<int>(shape.size()) != rank()) {
     return refuse("layout ", to_string(), " has ", count_of(rank(), "dim"), ", shape ",
                   shape_to_string(shape), " has ", shape.size(), "; give one entry per dim");
@@ -306,7 +285,6 @@ Status Layout::validate_shape(absl::Span<const int64_t> shape) const {
 }
 
 std::string Layout::to_string() const {
-  if (rep_ == nullptr) return "[] (moved from)";
   std::string text = internal::dims_to_string(rep().dims);
   if (!is_partial()) return text;
   absl::StrAppend(&text, " ", reduce_op_name(rep().partial_op), "{");
@@ -403,7 +381,6 @@ bool all_positions(const std::vector<PositionDigit>& digits, int64_t most, Fn fn
 // all devices where their order differs, or boxes without elements begin elsewhere.
 bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shape) {
   if (a.rank() != b.rank() || !a.validate_shape(shape).ok()) return false;
-  if (!b.check_not_moved_from().ok()) return false;
   if (a.mesh().size() != b.mesh().size() || a.num_partial_terms() != b.num_partial_terms() ||
       (a.num_partial_terms() > 1 && a.partial_op() != b.partial_op())) {
     return false;

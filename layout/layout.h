@@ -33,8 +33,7 @@
 // rank: where a dim has fewer elements than shards, some shards are empty.
 //
 // No accessor aborts: where an argument names no dim or position, the answer is that of a dim that
-// is not split, and a box without elements. A layout that was moved from has rank 0 and a mesh that
-// was moved from; what can fail returns FailedPrecondition until it is assigned again.
+// is not split, and a box without elements.
 //
 // TF DTensor: Layout. JAX: NamedSharding. Shardy: TensorSharding. PyTorch: placements.
 #ifndef TESSERA_LAYOUT_LAYOUT_H_
@@ -67,6 +66,10 @@ struct LayoutText;
 
 class Layout {
  public:
+  // A move is a copy: no layout is without its mesh.
+  Layout(const Layout&) = default;
+  Layout& operator=(const Layout&) = default;
+
   // InvalidArgument if an invariant above does not hold, naming the token and the fix.
   static StatusOr<Layout> create(Mesh mesh, std::vector<DimSharding> dims);
   // Reads what to_string() and to_string_with_mesh() write: "[batch, (x,y), -] sum{model}". Blanks
@@ -123,9 +126,6 @@ class Layout {
   // that of validate_shape().
   Status validate_shape(absl::Span<const int64_t> shape) const;
 
-  // FailedPrecondition where this layout was moved from.
-  Status check_not_moved_from() const;
-
   // "[batch, -] sum{model}".
   std::string to_string() const;
   // "[batch, -] sum{model} on {batch=4, model=2}".
@@ -144,9 +144,7 @@ class Layout {
 
  private:
   struct Rep;
-  // What a layout that was moved from shows.
-  static const Rep& moved_from();
-  const Rep& rep() const { return rep_ != nullptr ? *rep_ : moved_from(); }
+  const Rep& rep() const { return *rep_; }
   explicit Layout(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
   // Checks the invariants; `written` is the text for messages.
   static StatusOr<Layout> from_text(Mesh mesh, const internal::LayoutText& layout,
@@ -161,7 +159,7 @@ class Layout {
   // where that does not tell, for boxes without elements begin elsewhere.
   std::optional<bool> has_shards_of(const Layout& other, absl::Span<const int64_t> shape) const;
 
-  std::shared_ptr<const Rep> rep_;  // null: moved from
+  std::shared_ptr<const Rep> rep_;
 };
 
 // The result of a factory can be passed to each function that takes a layout, which returns its

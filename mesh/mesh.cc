@@ -177,21 +177,6 @@ StatusOr<Mesh> Mesh::parse(absl::string_view text) {
   return create(std::move(axes), std::move(device_ids));
 }
 
-const Mesh::Rep& Mesh::moved_from() {
-  static const Rep* const kNone = [] {
-    auto* rep = new Rep;
-    rep->size = 0;
-    return rep;
-  }();
-  return *kNone;
-}
-
-Status Mesh::check_not_moved_from() const {
-  if (rep_ != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "the mesh was moved from; use the mesh that it was moved to");
-}
-
 absl::Span<const MeshAxis> Mesh::axes() const { return rep().axes; }
 
 int Mesh::rank() const { return static_cast<int>(rep().axes.size()); }
@@ -204,7 +189,6 @@ StatusOr<int64_t> Mesh::axis_size(absl::string_view axis) const {
 }
 
 StatusOr<int> Mesh::axis_index(absl::string_view axis) const {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   for (int i = 0; i < rank(); ++i) {
     if (rep().axes[i].name == axis) return i;
   }
@@ -232,7 +216,6 @@ std::vector<int64_t> Mesh::coordinates(int64_t position) const {
 }
 
 StatusOr<int64_t> Mesh::position(absl::Span<const int64_t> coordinates) const {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   if (static_cast<int>(coordinates.size()) != rank()) {
     return refuse("mesh ", axes_to_string(axes()), " has ", rank(), " axes, ", coordinates.size(),
                   " coordinates were given; give one per axis");
@@ -262,7 +245,6 @@ std::optional<int64_t> Mesh::position_of_device(int device_id) const {
 
 StatusOr<std::vector<int64_t>> Mesh::group(int64_t position,
                                            absl::Span<const std::string> axes) const {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   const std::string text = axes_to_string(this->axes());
   if (position < 0 || position >= size()) {
     return refuse("position ", position, " is not in mesh ", text, "; positions are 0 to ",
@@ -297,7 +279,6 @@ StatusOr<std::vector<int64_t>> Mesh::group(int64_t position,
 }
 
 StatusOr<Mesh> Mesh::slice(absl::Span<const std::pair<std::string, int64_t>> fixed) const {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   const std::string text = axes_to_string(axes());
   std::vector<bool> is_fixed(rank(), false);
   int64_t first = 0;
@@ -334,9 +315,6 @@ StatusOr<Mesh> Mesh::slice(absl::Span<const std::pair<std::string, int64_t>> fix
 }
 
 Status Mesh::barrier(absl::string_view name, std::optional<absl::Duration> timeout) const {
-  if (const Status moved = check_not_moved_from(); !moved.ok()) {
-    return with_context(moved, absl::StrCat("barrier ", quoted(name)));
-  }
   if (runtime_ != nullptr) return runtime_->barrier(*this, name, timeout);
   return absl::FailedPreconditionError(
       absl::StrCat("barrier ", quoted(name), " on ", to_string(),
@@ -345,7 +323,6 @@ Status Mesh::barrier(absl::string_view name, std::optional<absl::Duration> timeo
 }
 
 std::string Mesh::to_string() const {
-  if (rep_ == nullptr) return "{} (moved from)";
   std::string text = axes_to_string(axes());
   if (!rep().ids_are_positions) absl::StrAppend(&text, " on ", absl::StrJoin(rep().ids, ","));
   return text;

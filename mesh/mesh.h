@@ -18,8 +18,7 @@
 // read from any thread. An abstract mesh has no devices behind it and serves planning, tests and
 // tools; a live one comes from create_mesh(client, ...) and carries a runtime, which == ignores.
 //
-// No accessor aborts. A mesh that was moved from has no axes and size 0; its functions that can
-// fail return FailedPrecondition until it is assigned again.
+// No accessor aborts.
 //
 // TF DTensor: Mesh. JAX: Mesh, AbstractMesh. PyTorch: DeviceMesh.
 #ifndef TESSERA_MESH_MESH_H_
@@ -66,6 +65,10 @@ class MeshRuntime {
 
 class Mesh {
  public:
+  // A move is a copy: no mesh is without its axes.
+  Mesh(const Mesh&) = default;
+  Mesh& operator=(const Mesh&) = default;
+
   // An abstract mesh over devices 0..n-1. InvalidArgument if an invariant does not hold.
   static StatusOr<Mesh> create(std::vector<MeshAxis> axes);
   // The same over the devices given, in row-major order of the positions.
@@ -122,9 +125,6 @@ class Mesh {
   // "{batch=4, model=2}", followed by " on 3,1,..." where the ids are not 0..n-1.
   std::string to_string() const;
 
-  // FailedPrecondition where this mesh was moved from.
-  Status check_not_moved_from() const;
-
   // The same mesh bound to a runtime, and the runtime it is bound to (null: abstract).
   Mesh with_runtime(std::shared_ptr<MeshRuntime> runtime) const;
   const std::shared_ptr<MeshRuntime>& runtime() const { return runtime_; }
@@ -141,14 +141,12 @@ class Mesh {
 
  private:
   struct Rep;
-  // What a mesh that was moved from shows.
-  static const Rep& moved_from();
-  const Rep& rep() const { return rep_ != nullptr ? *rep_ : moved_from(); }
+  const Rep& rep() const { return *rep_; }
   explicit Mesh(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
   // Equal meshes have equal hashes; the same in every process.
   uint64_t hash() const;
 
-  std::shared_ptr<const Rep> rep_;  // null: moved from
+  std::shared_ptr<const Rep> rep_;
   std::shared_ptr<MeshRuntime> runtime_;
 };
 

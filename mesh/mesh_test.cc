@@ -424,29 +424,11 @@ TEST(MeshTest, AccessorsAreTotal) {
                        "mesh {x=2, y=3} has 2 axes, 1 coordinates were given; give one per axis"));
 }
 
-TEST(MeshTest, AMovedFromMeshIsEmptyAndItsOperationsFail) {
+TEST(MeshTest, AMoveIsACopy) {
   TESSERA_ASSERT_OK_AND_ASSIGN(Mesh mesh, Mesh::parse("{x=2, y=3} on 9,8,7,6,5,4"));
   const Mesh taken = std::move(mesh);
-  EXPECT_EQ(taken.size(), 6);
-  EXPECT_EQ(mesh.rank(), 0);
-  EXPECT_EQ(mesh.size(), 0);
-  EXPECT_THAT(mesh.axes(), ElementsAre());
-  EXPECT_THAT(mesh.device_ids(), ElementsAre());
-  EXPECT_THAT(mesh.coordinates(0), ElementsAre());
-  EXPECT_EQ(mesh.position_of_device(9), std::nullopt);
-  EXPECT_EQ(mesh.to_string(), "{} (moved from)");
-  EXPECT_NE(mesh, taken);
-  EXPECT_EQ(mesh, Mesh(mesh));
-  EXPECT_NE(absl::HashOf(mesh), absl::HashOf(taken));
-  constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
-  const char* const kText = "the mesh was moved from; use the mesh that it was moved to";
-  EXPECT_THAT(mesh.axis_size("x"), StatusIs(kFailed, kText));
-  EXPECT_THAT(mesh.position({}), StatusIs(kFailed, kText));
-  EXPECT_THAT(mesh.group(0, {"x"}), StatusIs(kFailed, kText));
-  EXPECT_THAT(mesh.slice({{"x", 0}}), StatusIs(kFailed, kText));
-  EXPECT_THAT(mesh.barrier("epoch"), StatusIs(kFailed, std::string("barrier \"epoch\": ") + kText));
-  mesh = taken;
-  EXPECT_THAT(mesh.axis_size("x"), IsOkAndHolds(2));
+  EXPECT_EQ(mesh.to_string(), "{x=2, y=3} on 9,8,7,6,5,4");  // NOLINT: what the test is about
+  EXPECT_EQ(mesh, taken);
 }
 
 class RecordingRuntime : public MeshRuntime {

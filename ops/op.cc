@@ -176,7 +176,6 @@ Status check_call(const OpCall& call) {
   }
   if (call.out.layout.has_value()) {
     TESSERA_RETURN_IF_ERROR(call.out.layout->status());
-    TESSERA_RETURN_IF_ERROR((*call.out.layout)->check_not_moved_from());
   }
   return check_meshes(call);
 }

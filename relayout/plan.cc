@@ -148,8 +148,6 @@ Status validate_cap(const RelayoutPlan& plan, const Choice& choice, int64_t cap)
 }
 
 Status validate(const Layout& from, const Layout& to, const Shape& shape, DType dtype) {
-  TESSERA_RETURN_IF_ERROR(from.check_not_moved_from());
-  TESSERA_RETURN_IF_ERROR(to.check_not_moved_from());
   TESSERA_RETURN_IF_ERROR(check_ranks(from, to));
   for (const Layout* layout : {&from, &to}) {
     const Mesh& mesh = layout->mesh();

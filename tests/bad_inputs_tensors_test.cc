@@ -350,25 +350,6 @@ const Row kMovedFromRows[] = {
        TESSERA_RETURN_IF_ERROR(relayout(std::move(x), b.whole).await());
        return x.await();  // NOLINT: the point of it
      }},
-    {"layout_of_zeros", kFailed, "the layout was moved from; use the layout that it was moved to",
-     [](Bench& b) { return zeros<float>({8}, moved_from(*b.line)).await(); }},
-    {"target_of_relayout", kFailed,
-     "the layout was moved from; use the layout that it was moved to",
-     [](Bench& b) { return relayout(iota<float>({8}, b.line), moved_from(*b.line)).await(); }},
-    {"source_of_a_plan", kFailed, "the layout was moved from; use the layout that it was moved to",
-     [](Bench& b) {
-       return plan_relayout(moved_from(*b.line), b.whole, {8}, DType::kFloat32).status();
-     }},
-    {"mesh_of_a_layout", kFailed,
-     "layout \"[x]\": the mesh was moved from; use the mesh that it was moved to",
-     [](Bench& b) { return Layout::parse(moved_from(b.mesh), "[x]").status(); }},
-    {"mesh_of_a_barrier", kFailed,
-     "barrier \"b\": the mesh was moved from; use the mesh that it was moved to",
-     [](Bench& b) { return moved_from(b.mesh).barrier("b"); }},
-    {"mesh_of_a_group", kFailed, "the mesh was moved from; use the mesh that it was moved to",
-     [](Bench& b) {
-       return b.client.group(moved_from(b.mesh), std::vector<std::string>{"x"}, 0).status();
-     }},
     {"no_devices_of_create_mesh", kInvalid,
      "mesh {x=4} has 4 devices, 0 ids were given; give one id per device",
      [](Bench& b) {
