@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/shape.h"
+#include "base/union_find.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 
@@ -20,32 +20,19 @@ namespace {
 // Which positions of the mesh copy of each other, directly or by others.
 class Components {
  public:
-  explicit Components(const Fetch& fetch) : parent_(fetch.from().mesh().size()) {
-    std::iota(parent_.begin(), parent_.end(), 0);
-    const auto size = static_cast<int64_t>(parent_.size());
+  explicit Components(const Fetch& fetch) : sets_(fetch.from().mesh().size()) {
+    const int64_t size = fetch.from().mesh().size();
     for (int64_t position = 0; position < size; ++position) {
-      fetch.for_each_source(position, [&](int64_t source) { unite(position, source); });
+      fetch.for_each_source(position, [&](int64_t source) { sets_.unite(position, source); });
     }
     for (int64_t position = 0; position < size; ++position) {
-      members_[root(position)].push_back(position);
+      members_[sets_.root(position)].push_back(position);
     }
   }
-  const std::vector<int64_t>& with(int64_t position) { return members_.at(root(position)); }
+  const std::vector<int64_t>& with(int64_t position) { return members_.at(sets_.root(position)); }
 
  private:
-  int64_t root(int64_t position) {
-    while (parent_[position] != position) {
-      position = parent_[position] = parent_[parent_[position]];
-    }
-    return position;
-  }
-  void unite(int64_t a, int64_t b) {
-    a = root(a);
-    b = root(b);
-    parent_[std::max(a, b)] = std::min(a, b);
-  }
-
-  std::vector<int64_t> parent_;
+  UnionFind sets_;
   absl::flat_hash_map<int64_t, std::vector<int64_t>> members_;  // by root
 };
 

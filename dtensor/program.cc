@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "base/math.h"
 #include "base/shape.h"
+#include "base/union_find.h"
 
 namespace tessera {
 namespace {
@@ -64,40 +65,38 @@ class SharingGroups {
   explicit SharingGroups(const PlanStep& step) {
     std::vector<int> ids;
     for (const Mesh& mesh : {step.from().mesh(), step.to().mesh()}) {
-      for (const int id : mesh.device_ids()) {
-        if (parent_.try_emplace(id, id).second) ids.push_back(id);
-      }
+      ids.insert(ids.end(), mesh.device_ids().begin(), mesh.device_ids().end());
     }
     std::sort(ids.begin(), ids.end());
-    absl::flat_hash_map<Box, int> first_with;
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    const auto index_of = [&](int id) {
+      return std::lower_bound(ids.begin(), ids.end(), id) - ids.begin();
+    };
+    UnionFind sets(static_cast<int64_t>(ids.size()));
+    absl::flat_hash_map<Box, int64_t> first_with;
     absl::flat_hash_set<int> grouped;
-    for (const int id : ids) {
-      const std::optional<Box> box = step.new_box(id);
-      if (holds_elements(box)) unite(id, first_with.try_emplace(*box, id).first->second);
-      if (grouped.contains(id)) continue;
-      for (const int member : step.group(id)) {
-        unite(id, member);
+    for (size_t k = 0; k < ids.size(); ++k) {
+      const auto index = static_cast<int64_t>(k);
+      const std::optional<Box> box = step.new_box(ids[k]);
+      if (holds_elements(box)) sets.unite(index, first_with.try_emplace(*box, index).first->second);
+      if (grouped.contains(ids[k])) continue;
+      for (const int member : step.group(ids[k])) {
+        sets.unite(index, index_of(member));
         grouped.insert(member);
       }
     }
-    for (const int id : ids) members_[root(id)].push_back(id);
+    for (size_t k = 0; k < ids.size(); ++k) {
+      const int64_t root = sets.root(static_cast<int64_t>(k));
+      roots_[ids[k]] = root;
+      members_[root].push_back(ids[k]);
+    }
   }
   // Ascending.
-  const std::vector<int>& group(int device_id) { return members_.at(root(device_id)); }
+  const std::vector<int>& group(int device_id) const { return members_.at(roots_.at(device_id)); }
 
  private:
-  int root(int id) {
-    while (parent_.at(id) != id) id = parent_.at(id) = parent_.at(parent_.at(id));
-    return id;
-  }
-  void unite(int a, int b) {
-    a = root(a);
-    b = root(b);
-    parent_[std::max(a, b)] = std::min(a, b);
-  }
-
-  absl::flat_hash_map<int, int> parent_;
-  absl::flat_hash_map<int, std::vector<int>> members_;  // by root
+  absl::flat_hash_map<int, int64_t> roots_;
+  absl::flat_hash_map<int64_t, std::vector<int>> members_;  // by root
 };
 
 // Of a reduction: terms are added in the order of the group, and the plan lists both ascending.

@@ -4,35 +4,18 @@
 #include "relayout/pull_routing.h"
 
 #include <algorithm>
-#include <numeric>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "base/check.h"
+#include "base/union_find.h"
 #include "relayout/factored_view.h"
 #include "relayout/sub_axes.h"
 
 namespace tessera::internal {
-namespace {
-
-// Union-find with path halving.
-class Sets {
- public:
-  explicit Sets(size_t size) : parent_(size) { std::iota(parent_.begin(), parent_.end(), 0); }
-  size_t root(size_t node) {
-    while (parent_[node] != node) node = parent_[node] = parent_[parent_[node]];
-    return node;
-  }
-  void join(size_t a, size_t b) { parent_[root(a)] = root(b); }
-
- private:
-  std::vector<size_t> parent_;
-};
-
-}  // namespace
-
 PullRouting::PullRouting(const Layout& from, const Layout& to, const Shape& shape,
                          const Topology& topology)
     : from_(from, shape),
@@ -181,18 +164,17 @@ std::vector<std::vector<int>> PullRouting::components() const {
   for (int id : new_ids) {
     if (!from_.position_of(id).has_value()) devices.push_back(id);
   }
-  absl::flat_hash_map<int, size_t> nodes;
-  for (size_t node = 0; node < devices.size(); ++node) nodes[devices[node]] = node;
+  const auto size = static_cast<int64_t>(devices.size());
+  absl::flat_hash_map<int, int64_t> nodes;
+  for (int64_t node = 0; node < size; ++node) nodes[devices[node]] = node;
 
-  Sets sets(devices.size());
+  UnionFind sets(size);
   for (int id : new_ids) {
-    const size_t node = nodes[id];
-    for_each_source(id, [&](int source, int64_t) { sets.join(nodes[source], node); });
+    const int64_t node = nodes[id];
+    for_each_source(id, [&](int source, int64_t) { sets.unite(nodes[source], node); });
   }
-  absl::flat_hash_map<size_t, std::vector<int>> by_root;
-  for (size_t node = 0; node < devices.size(); ++node) {
-    by_root[sets.root(node)].push_back(devices[node]);
-  }
+  absl::flat_hash_map<int64_t, std::vector<int>> by_root;
+  for (int64_t node = 0; node < size; ++node) by_root[sets.root(node)].push_back(devices[node]);
   std::vector<std::vector<int>> result;
   for (auto& [root, members] : by_root) {
     if (members.size() > 1) result.push_back(std::move(members));
