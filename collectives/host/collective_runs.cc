@@ -43,12 +43,7 @@ CollectiveRun::CollectiveRun(CollectiveRuns& runs, int member, Collective::Ptr c
 
 void CollectiveRun::placed() { runs_.number(*this); }
 
-Status CollectiveRun::run() {
-  Status status = runs_.execute(*this);
-  const std::shared_ptr<Run> keep = std::move(executor_ref());
-  // A barrier reports to its caller alone; other errors also wait for sync_devices().
-  return collective().kind() == OpKind::kBarrier ? absl::OkStatus() : status;
-}
+Status CollectiveRun::run() { return end_task(runs_.execute(*this)); }
 
 Status CollectiveRun::take_output() {
   return has_replicas() ? replicas.lend(runs_, *this) : Run::take_output();

@@ -29,9 +29,7 @@ Status LoneRun::run() {
   } else {
     status = completion().wait();
   }
-  const std::shared_ptr<Run> keep = std::move(executor_ref());
-  // A barrier reports to its caller alone; other errors also wait for sync_devices().
-  return collective().kind() == OpKind::kBarrier ? absl::OkStatus() : status;
+  return end_task(status);
 }
 
 Status LoneRun::execute() {

@@ -52,11 +52,7 @@ void SendRun::end_late(DeviceActivity::Kind, absl::Time called, absl::Time deadl
   runs_.wait_received(*this, deadline);
 }
 
-Status ReceiveRun::run() {
-  Status status = runs_.execute(*this);
-  const std::shared_ptr<Run> keep = std::move(executor_ref());
-  return status;
-}
+Status ReceiveRun::run() { return end_task(runs_.execute(*this)); }
 
 absl::Time ReceiveRun::ready_at() { return runs_.receive_ready_at(*this); }
 

@@ -108,6 +108,11 @@ void Run::finish(const Status& status) {
   }
 }
 
+Status Run::end_task(Status status) {
+  const std::shared_ptr<Run> keep = std::move(executor_ref_);
+  return collective_->kind() == OpKind::kBarrier ? absl::OkStatus() : status;
+}
+
 void Run::complete_on_device(const Status& error) {
   std::shared_ptr<Completion> ready;
   if (arguments_.out_buffer != nullptr) {

@@ -106,6 +106,10 @@ class Run : public PendingWork, public Stream::Runnable {
 
  protected:
   Mover& mover() const { return group_->mover(); }
+  // What the task of a run returns that has ended with `status`: a barrier reports to its caller
+  // alone, other errors wait for sync_devices() too. Drops executor_ref(), perhaps the last
+  // reference.
+  Status end_task(Status status);
   // Executes the run on this thread, if it is the next one of its stream and ends in time.
   void try_run_here(absl::Time deadline);
   // As `wait`, which waits until a time and says whether that was enough: of a message, whose wait

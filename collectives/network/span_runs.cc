@@ -84,12 +84,7 @@ bool SpanRun::is_inlined() const { return network::is_inlined(collective()) && !
 
 void SpanRun::placed() { runs_.number(*this); }
 
-Status SpanRun::run() {
-  Status status = runs_.execute(*this);
-  const std::shared_ptr<Run> keep = std::move(executor_ref());
-  // A barrier reports to its caller alone; other errors also wait for sync_devices().
-  return collective().kind() == OpKind::kBarrier ? absl::OkStatus() : status;
-}
+Status SpanRun::run() { return end_task(runs_.execute(*this)); }
 
 Status SpanRun::give_up(host::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
   return runs_.give_up(*this, device, called, deadline);
