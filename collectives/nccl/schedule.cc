@@ -41,30 +41,15 @@ bool fits(absl::Span<const BoxPull> pulls, Members members) {
   });
 }
 
-// Where the elements of `box` begin in a dense buffer of `held`, if they are one run there: dims
-// inside the first that is cut are whole, and those outside of it have one index.
-std::optional<int64_t> only_run(const Box& box, const Box& held) {
-  int64_t first = 0;
-  int64_t stride = 1;
-  bool is_whole = true;
-  for (size_t d = box.sizes.size(); d-- > 0;) {
-    if (!is_whole && box.sizes[d] != 1) return std::nullopt;
-    is_whole &= box.sizes[d] == held.sizes[d];
-    first += (box.offsets[d] - held.offsets[d]) * stride;
-    stride *= held.sizes[d];
-  }
-  return first;
-}
-
 // Where boxes 0 to num_boxes - 1, each of `count` elements, begin in a dense buffer of `held`, if
 // they are there one after another, each of them as one run.
 template <class BoxOf>
 std::optional<int64_t> consecutive_runs(int num_boxes, int64_t count, const Box& held,
                                         BoxOf box_of) {
-  const std::optional<int64_t> first = only_run(box_of(0), held);
+  const std::optional<int64_t> first = contiguous_offset(held, box_of(0));
   if (!first.has_value()) return std::nullopt;
   for (int k = 1; k < num_boxes; ++k) {
-    if (only_run(box_of(k), held) != *first + k * count) return std::nullopt;
+    if (contiguous_offset(held, box_of(k)) != *first + k * count) return std::nullopt;
   }
   return first;
 }
@@ -271,14 +256,14 @@ class Planner {
   // packed before the round.
   StatusOr<const std::byte*> packed(const Box& box, const std::byte* from, const Box& held,
                                     const std::shared_ptr<MemoryPool>& pool) {
-    if (const auto first = only_run(box, held)) return from + *first * size_;
+    if (const auto first = contiguous_offset(held, box)) return from + *first * size_;
     TESSERA_ASSIGN_OR_RETURN(std::byte * to, memory(box.num_elements(), pool));
     cuda::add_copy(box, from, held, to, box, size_, &round().before);
     return to;
   }
   // Where such a run is received, to be unpacked after the round unless it is received in place.
   StatusOr<std::byte*> unpacked(const Box& box, std::byte* to, const Box& held) {
-    if (const auto first = only_run(box, held)) return to + *first * size_;
+    if (const auto first = contiguous_offset(held, box)) return to + *first * size_;
     TESSERA_ASSIGN_OR_RETURN(std::byte * from, memory(box.num_elements()));
     cuda::add_copy(box, from, box, to, held, size_, &round().after);
     return from;
@@ -534,7 +519,8 @@ int64_t packing_bytes(const Collective& collective, Sums sums) {
       for (const BoxPull& pull : collective.boxes()) {
         const int64_t bytes = pull.box.num_elements() * size;
         gathered += bytes;
-        if (pull.source == member || only_run(pull.box, collective.out_box()).has_value()) continue;
+        if (pull.source == member || contiguous_offset(collective.out_box(), pull.box).has_value())
+          continue;
         received += block_bytes(bytes);
       }
       // As an all-gather it is received as one block.
@@ -558,7 +544,7 @@ std::vector<int64_t> sent_packing_bytes(const Collective& collective,
     if (!requests[peer].has_value()) continue;
     for (const BoxPull& pull : *requests[peer]) {
       if (pull.source == static_cast<int>(peer)) continue;
-      if (only_run(pull.box, pull.source_box).has_value()) continue;
+      if (contiguous_offset(pull.source_box, pull.box).has_value()) continue;
       bytes[pull.source] += block_bytes(pull.box.num_elements() * size);
     }
   }

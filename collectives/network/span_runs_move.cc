@@ -30,21 +30,6 @@ using host::Rendezvous;
 // Tensors cross the network in blocks of this size.
 constexpr int64_t kBlockBytes = 256 << 10;
 
-// Where the elements of `box` begin in a dense buffer of `held`, if they are one run there: dims
-// inside the first that is cut are whole, and those outside of it have one index.
-std::optional<int64_t> only_run(const Box& box, const Box& held) {
-  int64_t first = 0;
-  int64_t stride = 1;
-  bool is_whole = true;
-  for (size_t d = box.sizes.size(); d-- > 0;) {
-    if (!is_whole && box.sizes[d] != 1) return std::nullopt;
-    is_whole &= box.sizes[d] == held.sizes[d];
-    first += (box.offsets[d] - held.offsets[d]) * stride;
-    stride *= held.sizes[d];
-  }
-  return first;
-}
-
 // Where the terms of these members begin in `box`, of rank 1.
 std::vector<const std::byte*> terms_of(const Collective& collective,
                                        absl::Span<const MemberMemory> members,
@@ -134,7 +119,7 @@ Status SpanRuns::pull(SpanRun& run, Members members, Status& own_error) {
   std::vector<std::byte*> fetched;
   const std::byte* const own_input = members[run.position()].in;
   for (const Want& want : wants) {
-    const std::optional<int64_t> first = only_run(want.box, collective.out_box());
+    const std::optional<int64_t> first = contiguous_offset(collective.out_box(), want.box);
     if (may_write && first.has_value()) {
       fetched.push_back(out + *first * element_bytes);
       continue;
@@ -387,7 +372,8 @@ Status SpanRuns::serve(SpanRun& run, const Step& step, const Asked& asked) {
       continue;
     }
     const std::byte* from = step.held;
-    if (const std::optional<int64_t> first = only_run(part.box, part.held); first.has_value()) {
+    if (const std::optional<int64_t> first = contiguous_offset(part.held, part.box);
+        first.has_value()) {
       from += *first * element_bytes;
     } else {
       TESSERA_ASSIGN_OR_RETURN(std::byte* const packed, stage(run, part.box));
