@@ -10,51 +10,19 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
-#include "base/stable_hash.h"
-#include "base/text.h"
 #include "job/build.h"
 #include "job/host.h"
 
 namespace tessera::nccl {
-namespace {
-
-// Tells the letters of a group's NCCL from those of its operations and messages.
-constexpr uint64_t kNameSeed = 3;
-
-uint64_t name_of(const std::vector<host::GroupMember>& members) {
-  std::vector<int32_t> ids;
-  for (const host::GroupMember& member : members) ids.push_back(member.device_id);
-  return stable_hash(absl::MakeConstSpan(ids), kNameSeed);
-}
-
-// "4:text"; "0:" for OK.
-std::string encode(const Status& status) {
-  return absl::StrCat(static_cast<int>(status.code()), ":", status.message());
-}
-
-Status decode(absl::string_view text) {
-  const size_t colon = text.find(':');
-  int code = 0;
-  if (colon == text.npos || !absl::SimpleAtoi(text.substr(0, colon), &code)) {
-    return absl::InternalError(
-        absl::StrCat("an error that another client has reported cannot be read: ", quoted(text),
-                     "; ", kOneBuildAdvice));
-  }
-  return Status(static_cast<absl::StatusCode>(code), text.substr(colon + 1));
-}
-
-}  // namespace
-
 OtherHosts::OtherHosts(std::shared_ptr<network::Network> network,
                        const std::vector<host::GroupMember>& members)
     : network_(std::move(network)),
-      name_(name_of(members)),
-      num_members_(static_cast<int>(members.size())) {
+      name_(network::name_of_group(members, network::LettersOf::kNccl)),
+      num_members_(static_cast<int>(members.size())),
+      verdicts_(network_->coordinator, series("verdict")) {
   const absl::Span<const MemberInfo> clients = network_->coordinator.members();
   const MemberInfo& self = clients[network_->coordinator.client_id()];
   const auto add = [](int client, std::vector<int>& to) {
@@ -109,10 +77,8 @@ StatusOr<UniqueId> OtherHosts::share_id(uint32_t generation,
 }
 
 Status OtherHosts::propose(uint32_t generation, const Status& error, absl::Time limit) const {
-  const StatusOr<std::string> first =
-      network_->coordinator.propose(series("verdict"), generation, encode(error), limit);
-  const Status verdict = first.ok() ? decode(*first) : error;
-  const std::string text = encode(verdict);
+  const Status verdict = verdicts_.decide(generation, error, limit);
+  const std::string text = network::encode_status(verdict);
   const auto* const bytes = reinterpret_cast<const std::byte*>(text.data());
   const network::Letter letter = {.kind = network::Letter::Kind::kVerdict,
                                   .seq = generation,
@@ -131,7 +97,7 @@ void OtherHosts::start_reading(const Reader& reader) {
   }
   network_->letters.set_reader(name_, [reader](const network::Letter& letter) {
     const auto* const text = reinterpret_cast<const char*>(letter.body.data());
-    reader(letter.seq, decode({text, letter.body.size()}));
+    reader(letter.seq, network::decode_status({text, letter.body.size()}));
   });
 }
 
@@ -142,7 +108,8 @@ Status OtherHosts::first_error(uint32_t seq, const Status& own, absl::Time deadl
   if (own_first_client_ == network_->coordinator.client_id()) {
     // Another member of this client may have been first.
     TESSERA_RETURN_IF_ERROR(
-        network_->coordinator.propose(answers_of(own_first_client_), seq, encode(own), deadline)
+        network_->coordinator
+            .propose(answers_of(own_first_client_), seq, network::encode_status(own), deadline)
             .status());
   }
   Status first;
@@ -154,7 +121,7 @@ Status OtherHosts::first_error(uint32_t seq, const Status& own, absl::Time deadl
     TESSERA_ASSIGN_OR_RETURN(
         const std::string answer,
         network_->coordinator.get_proposal(answers_of(client), seq, client, deadline));
-    first.Update(decode(answer));
+    first.Update(network::decode_status(answer));
   }
   return first;
 }

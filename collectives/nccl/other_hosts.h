@@ -29,6 +29,7 @@
 #include "collectives/host/group_table.h"
 #include "collectives/nccl/api.h"
 #include "collectives/network/network.h"
+#include "collectives/network/verdicts.h"
 
 namespace tessera::nccl {
 
@@ -68,6 +69,7 @@ class OtherHosts {
   const std::shared_ptr<network::Network> network_;
   const uint64_t name_;
   const int num_members_;
+  const network::Verdicts verdicts_;
   std::vector<int> first_clients_;  // of each host, in the order of the group
   std::vector<int> far_clients_;    // of other hosts
   int own_first_client_ = 0;        // of this host

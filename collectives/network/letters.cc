@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/types/span.h"
+#include "base/stable_hash.h"
 
 namespace tessera::network {
 namespace {
@@ -16,6 +17,12 @@ constexpr Tag kLetters = 0;
 constexpr uint64_t kMostBodyBytes = uint64_t{1} << 30;
 
 }  // namespace
+
+uint64_t name_of_group(absl::Span<const host::GroupMember> members, LettersOf letters) {
+  std::vector<int32_t> ids;
+  for (const host::GroupMember& member : members) ids.push_back(member.device_id);
+  return stable_hash(absl::MakeConstSpan(ids), static_cast<uint64_t>(letters));
+}
 
 void Letters::open(int client) {
   auto incoming = std::make_shared<Incoming>();

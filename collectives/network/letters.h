@@ -31,7 +31,9 @@
 #include <mutex>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/status.h"
+#include "collectives/host/group_table.h"
 #include "collectives/network/engine.h"
 
 namespace tessera::network {
@@ -57,6 +59,11 @@ struct Letter {
   int32_t to = 0;
   std::vector<std::byte> body;
 };
+
+// Groups of the same devices have a name for each of these.
+enum class LettersOf : uint64_t { kCollectives = 1, kMessages = 2, kNccl = 3 };
+// A name for letters, which all members compute alike.
+uint64_t name_of_group(absl::Span<const host::GroupMember> members, LettersOf letters);
 
 class Letters {
  public:

@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/format.h"
-#include "base/stable_hash.h"
 
 namespace tessera::network {
 namespace {
@@ -57,10 +56,8 @@ bool is_inlined(const Collective& collective) {
          num_bytes * collective.place().num_members <= kMostBytes;
 }
 
-uint64_t name_of_group(const std::vector<GroupMember>& members, bool is_for_messages) {
-  std::vector<int32_t> ids;
-  for (const GroupMember& member : members) ids.push_back(member.device_id);
-  return stable_hash(absl::MakeConstSpan(ids), /*seed=*/is_for_messages ? 2 : 1);
+LettersOf letters_of(bool is_for_messages) {
+  return is_for_messages ? LettersOf::kMessages : LettersOf::kCollectives;
 }
 
 }  // namespace
@@ -102,7 +99,8 @@ SpanRuns::SpanRuns(host::HostResources& resources, std::shared_ptr<Network> netw
                 std::move(device_mover), std::move(members)),
       network_(std::move(network)),
       is_for_messages_(is_for_messages),
-      name_(name_of_group(all_members(), is_for_messages)),
+      name_(name_of_group(all_members(), letters_of(is_for_messages))),
+      verdicts_(network_->coordinator, absl::StrCat("verdict of ", absl::Hex(name_))),
       places_(places_of(resources.link(), all_members())),
       meetings_(*this, std::move(rendezvous)),
       running_(size()),
@@ -127,7 +125,7 @@ StatusOr<std::shared_ptr<host::HostGroup>> SpanRuns::create(
     std::unique_ptr<host::DeviceMover> device_mover) {
   host::HostLink& link = resources.link();
   // Of the group of the members here: another one of theirs has another salt.
-  const uint64_t salt = name_of_group(members, is_for_messages) | uint64_t{1} << 63;
+  const uint64_t salt = name_of_group(members, letters_of(is_for_messages)) | uint64_t{1} << 63;
   TESSERA_ASSIGN_OR_RETURN(Rendezvous rendezvous,
                            Rendezvous::open(link, on_this_host(link, members), kRecords, salt));
   return std::make_shared<SpanRuns>(resources, std::move(network), std::move(members),

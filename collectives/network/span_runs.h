@@ -84,6 +84,7 @@
 #include "collectives/network/engine.h"
 #include "collectives/network/letters.h"
 #include "collectives/network/network.h"
+#include "collectives/network/verdicts.h"
 #include "collectives/network/wants.h"
 #include "device/cpu/arena.h"
 #include "job/coordinator.h"
@@ -322,6 +323,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   const std::shared_ptr<Network> network_;
   const bool is_for_messages_;
   const uint64_t name_;
+  const Verdicts verdicts_;
   const Places places_;
   std::vector<int> others_;  // the clients of the group on other hosts
   host::Meetings meetings_;

@@ -11,15 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/text.h"
 #include "collectives/network/letter_body.h"
 #include "collectives/network/span_runs.h"
-#include "job/build.h"
 
 namespace tessera::network {
 namespace {
@@ -37,22 +34,6 @@ constexpr absl::Duration kAnswerLimit = absl::Milliseconds(250);
 constexpr absl::Duration kDecisionLimit = absl::Milliseconds(750);
 constexpr absl::Duration kLeastDecisionTime = absl::Milliseconds(200);
 constexpr absl::Duration kMostDecisionTime = absl::Seconds(10);
-
-// As the coordinator keeps it: "4:text".
-std::string encode_verdict(const Status& verdict) {
-  return absl::StrCat(static_cast<int>(verdict.code()), ":", verdict.message());
-}
-
-Status decode_verdict(absl::string_view text) {
-  const size_t colon = text.find(':');
-  int code = 0;
-  if (colon == text.npos || !absl::SimpleAtoi(text.substr(0, colon), &code)) {
-    return absl::InternalError(
-        absl::StrCat("an error that another client has reported cannot be read: ", quoted(text),
-                     "; ", kOneBuildAdvice));
-  }
-  return Status(static_cast<absl::StatusCode>(code), text.substr(colon + 1));
-}
 
 }  // namespace
 
@@ -196,14 +177,10 @@ SpanRuns::Verdict SpanRuns::decide(const SpanRun& run, const Status& error, absl
       return {known->verdict, /*is_new=*/false};
     }
   }
-  // A coordinator that cannot be reached by then decides nothing: the error stands here, and where
-  // the letter comes first.
   const absl::Time now = steady_now();
   const absl::Time limit =
       std::clamp(deadline + kDecisionLimit, now + kLeastDecisionTime, now + kMostDecisionTime);
-  const StatusOr<std::string> first = network_->coordinator.propose(
-      absl::StrCat("verdict of ", absl::Hex(name_)), seq, encode_verdict(error), limit);
-  const Status verdict = first.ok() ? decode_verdict(*first) : error;
+  const Status verdict = verdicts_.decide(seq, error, limit);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     keep_failure(seq, run.op.signature, verdict);

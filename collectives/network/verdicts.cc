@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/network/verdicts.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "job/build.h"
+
+namespace tessera::network {
+
+std::string encode_status(const Status& status) {
+  return absl::StrCat(static_cast<int>(status.code()), ":", status.message());
+}
+
+Status decode_status(absl::string_view text) {
+  const size_t colon = text.find(':');
+  int code = 0;
+  if (colon == text.npos || !absl::SimpleAtoi(text.substr(0, colon), &code)) {
+    return absl::InternalError(
+        absl::StrCat("an error that another client has reported cannot be read: ", quoted(text),
+                     "; ", kOneBuildAdvice));
+  }
+  return Status(static_cast<absl::StatusCode>(code), text.substr(colon + 1));
+}
+
+Status Verdicts::decide(uint32_t number, const Status& error, absl::Time limit) const {
+  const StatusOr<std::string> first =
+      coordinator_.propose(series_, number, encode_status(error), limit);
+  return first.ok() ? decode_status(*first) : error;
+}
+
+}  // namespace tessera::network
