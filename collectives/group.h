@@ -20,12 +20,14 @@
 //      max and min ignore NaN; avg is the sum divided once. (A program can leave the order to NCCL:
 //      ClientOptions::backend);
 //   3. all members get the same Status of one operation. After a failure the group can be used
-//      again, unless a member is lost. (Where the others only read a tensor of the member's, or
-//      nothing, the operation ends for it with its own part: a loss or a deadline after that is
-//      told to the others alone. Where an operation is given up before the one 8 before it is over
-//      for all members, each client that gives it up may get a text of its own. One that is more
-//      than 8 operations behind the others when their deadlines pass gets "given up without this
-//      client", and goes on with what they do then; its barrier is theirs at once.)
+//      again, unless a member is lost. Exceptions:
+//        lent inputs             where the others only read a tensor of the member's, or nothing,
+//                                the operation ends for it with its own part; a loss or a deadline
+//                                after that is told to the others alone
+//        deadlines in a queue    clients that give up an operation while one many calls before it
+//                                is not over may get a text each
+//        a client far behind     gets "given up without this client" for the calls that the others
+//                                have given up, and goes on with what they do then
 //
 // Calls are asynchronous: they enqueue on the member's device and return. Memory must stay valid,
 // and have no other writer, until the Work is done. In and out may be exactly in place where a
@@ -116,8 +118,8 @@ class Group {
     return out << group.to_string();
   }
 
-  // Each out = the reduction of all ins. Reads P*S/P a member, writes S/P to each of P outputs.
-  // In place: out == in. MPI_Allreduce, ncclAllReduce.
+  // Each out = the reduction of all ins. Each member reads P chunks of S/P bytes, and writes S/P
+  // bytes to each output. In place: out == in. MPI_Allreduce, ncclAllReduce.
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work all_reduce(const In& in, Out&& out, ReduceOp op) const {
     const auto spans = internal::spans_of(in, out);

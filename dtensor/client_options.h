@@ -26,15 +26,14 @@ class Calls;  // Internal.
 
 // What moves bytes between clients.
 enum class Backend : uint8_t {
-  kAuto,  // what suits the devices
-  kHost,  // the same today
-  kUcx,   // the same: UCX moves what goes between hosts
-  kMpi,   // the same, by MPI between hosts: tessera::mpi::adopt() (tessera/mpi.h) gives options for
-          // it
-  kGloo,  // the same, by Gloo between hosts, in a build that found it; Unimplemented in others
-  // Of kCuda: between clients NCCL adds too, as fast as it can, and not with the bits of kAuto
-  // (docs/gpu.md, "Numerics").
-  kNccl,
+  //        inside a host    between hosts
+  kAuto,  // shared memory   UCX; GPUs NCCL
+  kHost,  // as kAuto
+  kUcx,   // as kAuto
+  kMpi,   // as kAuto        MPI: tessera::mpi::adopt() (tessera/mpi.h) gives options for it
+  kGloo,  // as kAuto        Gloo, in a build that found it; Unimplemented in others
+  kNccl,  // GPUs alone: NCCL also adds, as fast as it can, and not with the bits of kAuto
+          // (docs/gpu.md, "Numerics")
 };
 // "auto", "host", "ucx", "mpi", "gloo", "nccl".
 absl::string_view backend_name(Backend backend);

@@ -80,15 +80,9 @@ class RelayoutPlan {
   // found that receives as much as any can, O(devices) in few other plans: between meshes that
   // differ, and where uneven dims take axes from each other. Computed once.
   int64_t max_received_bytes() const;
-  // What no plan can go below. Moves: the most bytes of its new box that a device does not hold.
-  // Reductions of n terms: the largest new box and, where that is more, the mean over the devices
-  // of both layouts of the new boxes and of n-2 times the tensor, and of the tensor once more where
-  // no device that wants an element holds a term of it. To whole copies on n devices that is
-  // 2(n-1)/n of the tensor; to shards n-1 times the size of a shard. lower_bound.h has the proof,
-  // and what it leaves out: the terms of partial axes that stay are left as they are, new partial
-  // axes do not count (expansion is local), and among more than 2^20 devices the tensor once more
-  // is left out. It costs as max_received_bytes() does, and on small meshes O(devices). Computed
-  // once.
+  // No plan has max_received_bytes() below this. A reduction of n terms: 2(n-1)/n of the tensor to
+  // whole copies on n devices, n-1 times the size of a shard to shards. Costs as
+  // max_received_bytes() does.
   int64_t lower_bound_bytes() const;
   // The most bytes that a device holds at once: source, target and, between two steps, what is in
   // between. relayout() of a source that is kept holds less where the target shares its memory.

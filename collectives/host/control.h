@@ -21,20 +21,20 @@
 //      kFailed the verdict is complete and never changes while the record describes s; in kMet no
 //      member is waited for any more, and none counts. From kSettling on `finished` counts the
 //      members that are done with s: each says so once it needs the verdict no more, and those that
-//      had returned OK before (`gone`) are counted from the beginning. Of messages it has a bit for
-//      each of the two, set from the beginning for one that had not arrived in time. Where the
-//      client that settles is lost in kSettling, any member takes the record to kOrphaned: what the
-//      verdict says then follows from the state alone, for the lost client may be resumed and go on
-//      writing;
+//      had returned OK before (`gone`) are counted from the beginning. For messages it is a bit per
+//      end; an end that had not arrived in time starts with its bit set. Where the client that
+//      settles is lost in kSettling, any member takes the record to kOrphaned: the verdict then
+//      follows from the state alone, because the lost client may be resumed and go on writing;
 //   3. a MemberEntry is written by its member alone, before that member arrives;
 //   4. operations take no lock. The one lock in the region, of the table of groups, is robust: when
 //      its holder dies the next client gets it, and repairs the table;
 //   5. a record goes on to operation s + R when all members are done with s: they have finished
 //      it or read its verdict, or it timed out before all had arrived, after which no member need
-//      arrive. Of messages the member that had arrived still does: else it would take a message
-//      that its record describes later for its own. Of kMet they are done when all have arrived at
-//      a later one, or written in their MemberProgress that they are. So every record is free again
-//      once each living member has ended its part of s, whatever became of s after that;
+//      arrive. In a message record, a member that had arrived must still acknowledge: otherwise it
+//      would mistake the record's next message for its own. Members are done with a record in kMet
+//      when all have arrived at a later operation, or when their MemberProgress says so. So every
+//      record is free again once each living member has ended its part of s, whatever became of s
+//      after that;
 //   6. a member reuses memory that others may read only when the record says that the run is
 //      finished or failed. What the member knows of a loss or of its own shutdown is not enough: a
 //      reader that is held up in its copy would count itself out and return OK with other bytes.

@@ -70,7 +70,7 @@ class DeviceMover {
   }
 };
 
-// Of a group of these members, one of which at least is a device of this client.
+// Makes the mover of a group of these members, at least one of which is a device of this client.
 using MakeDeviceMover =
     std::function<StatusOr<std::unique_ptr<DeviceMover>>(absl::Span<const GroupMember> members)>;
 

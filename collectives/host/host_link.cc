@@ -389,7 +389,7 @@ Status HostLink::wait_for_arena(SharedAddress address, absl::Time deadline) {
   ask.kind = LinkMessage::kAskArena;
   ask.client = client_id_;
   ask.arena = address.arena;
-  // One that came and could not be mapped is asked for again: it may fit now.
+  // Requests an arena again after a failed mapping.
   bool asks = !std::exchange(peer.arena_error, absl::OkStatus()).ok();
   while (base.load(std::memory_order_acquire) == nullptr) {
     TESSERA_RETURN_IF_ERROR(peer.status);

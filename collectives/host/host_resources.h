@@ -70,8 +70,8 @@ class HostResources {
 
   // FailedPrecondition in a forked child of the client's process.
   Status check_process() const;
-  // The same; and where this thread runs a task of a device of the client, which `call` would wait
-  // for. Names the call, the task and the device.
+  // Also FailedPrecondition inside a task of a device of the client, which `call` would wait for.
+  // Names the call, the task and the device.
   Status check_may_wait(absl::string_view call) const;
 
   // Where the messages of a local device wait for the other side, so that its stream does not.

@@ -127,7 +127,7 @@ absl::Time MessageRuns::send_ready_at(SendRun& run) {
 Status MessageRuns::publish(SendRun& run) {
   Rendezvous& rendezvous = meetings_.rendezvous();
   const Rendezvous::Op op = meetings_.describe(run, run.called(), absl::InfiniteFuture());
-  // Waits as long as the receiver takes; a waiter for the message may give it up meanwhile.
+  // No deadline: waits until the receiver frees the record. A waiter may give the message up.
   Status status = meetings_.reserve(run, op);
   if (run.begin()) {
     if (status.ok()) status = meetings_.local_error(run);

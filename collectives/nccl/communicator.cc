@@ -108,7 +108,7 @@ Status Communicator::stop_registering(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-// What NCCL says to it changes nothing: the memory is kept for as long as it may look there.
+// Errors are ignored: the memory outlives the communicator in any case.
 void Communicator::deregister_all() {
   for (const RegisterHandle registration : registrations_) {
     api_.comm_deregister(handle_, registration).IgnoreError();

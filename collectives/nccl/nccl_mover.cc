@@ -176,7 +176,7 @@ Status NcclMover::arrive(const Collective& collective, const Arguments& argument
   if (!is_message) TESSERA_RETURN_IF_ERROR(take_packing(collective, member));
   std::lock_guard<std::mutex> lock(mutex_);
   if (is_message) {
-    // What the stream has now comes first; what it has when the message's turn comes does not.
+    // The message follows the work enqueued so far, not work enqueued later.
     std::map<uint32_t, cuda::Event>& arrived = arrived_[collective.place().position];
     if (collective.count() == 0 || arrived.count(seq) > 0) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(arrived[seq], places_.devices[member]->queue().record());
@@ -285,7 +285,7 @@ NcclMover::Board::Registered NcclMover::register_memory(const Collective& collec
   const bool is_of_pool = pool.contains(arguments.in, collective.in_count().value_or(0) * size) &&
                           pool.contains(arguments.out, collective.out_count().value_or(0) * size);
   if (is_of_pool && communicator.register_memory()) return Board::Registered::kYes;
-  // One that ends takes nothing; the next one may.
+  // A failed communicator accepts no registration; its successor may.
   return communicator.is_failed() ? Board::Registered::kNotYet : Board::Registered::kNo;
 }
 
@@ -374,7 +374,7 @@ StatusOr<std::shared_ptr<Communicator>> NcclMover::communicator(const Label& lab
       lock.unlock();
       return communicator->verdict();
     }
-    // One that it has made the watch leaves for it.
+    // The watch acknowledges for the generations that this member did join.
     const uint32_t first = rank.communicator == nullptr ? rank.generation : rank.generation + 1;
     for (uint32_t old = std::max(1u, first); old < generation; ++old) {
       generations_.leave(old);

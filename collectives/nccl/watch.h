@@ -65,7 +65,7 @@ namespace tessera::nccl {
 struct WatchOptions {
   // How long the steps of an end may take before the next, rougher one.
   absl::Duration revoke_limit = absl::Seconds(10);
-  // The same where a member is lost, which does not come: for the others.
+  // As revoke_limit, where a member is lost and will not arrive.
   absl::Duration lost_limit = absl::Seconds(1);
   absl::Duration abort_limit = absl::Seconds(20);
   // How long the coordinator may take to say which verdict of several hosts was first.

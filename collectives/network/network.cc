@@ -100,7 +100,7 @@ void Network::add_group(uint64_t name, WaitingGroup& group) {
 void Network::remove_group(uint64_t name, const WaitingGroup& group) {
   std::lock_guard<std::mutex> lock(groups_mutex_);
   const auto it = groups_.find(name);
-  // Another one of its name may have come.
+  // A newer group of the same name may have replaced it.
   if (it != groups_.end() && it->second == &group) groups_.erase(it);
 }
 

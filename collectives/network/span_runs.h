@@ -48,9 +48,9 @@
 //   2. a member is served by the member that holds the memory, while that is in the same run;
 //   3. memory that a peer may still write or read is kept: by the run, which the engine's calls
 //   own;
-//   4. before a member that has arrived reports a deadline, those that it misses know the signature
-//   of the run: they have answered its question, or have left it unanswered for kAnswerLimit, or
-//   see the settled record of their host.
+//   4. a member reports a deadline only after each missing member has learned the signature of the
+//      run. A missing member learns it from a question, which it answers or leaves unanswered for
+//      kAnswerLimit, or from the settled record of its host.
 //
 // Threads: as CollectiveRuns. Letters come where the engine calls; mutex_ guards what they bring.
 #ifndef TESSERA_COLLECTIVES_NETWORK_SPAN_RUNS_H_
@@ -196,7 +196,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   static constexpr absl::Duration kFirstLookInterval = absl::Milliseconds(5);
   // How long after its deadline a member has to say so, before one that comes late says it.
   static constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
-  // Woken when it is ready, not at each change: letters of many members come for one wait.
+  // A waiter is woken once its condition holds, not for every letter.
   struct Waiter {
     absl::FunctionRef<bool()> is_ready;
     Engine::Wait wait = {};

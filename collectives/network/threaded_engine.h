@@ -7,10 +7,10 @@
 //
 // The thread sleeps in poll() on the descriptors of its Connections and on an eventfd for
 // submissions. While others are in wait(), one of these does the work, and hands it to the next one
-// when its wait is over. The engine's thread comes back when it finds that none has done so for a
-// millisecond (for 16 after a long wait): to wake it after each wait would cost what is saved.
-// Until then what the last one has left is not moved. The offers of two engines of different
-// libraries do not meet: connect() is InvalidArgument at both.
+// when its wait is over. The engine's thread takes over after 1 ms without a waiter (16 ms after a
+// long wait), and traffic stalls until then: waking the thread after each wait would cost what is
+// saved. The offers of two engines of different libraries do not meet: connect() is InvalidArgument
+// at both.
 #ifndef TESSERA_COLLECTIVES_NETWORK_THREADED_ENGINE_H_
 #define TESSERA_COLLECTIVES_NETWORK_THREADED_ENGINE_H_
 
