@@ -238,8 +238,11 @@ class GrpcCoordinator : public Coordinator {
       if (!owner.verdict_.ok()) context_.TryCancel();
     }
     ~CallContext() {
-      std::lock_guard<std::mutex> lock(owner_.session_mutex_);
-      owner_.calls_.erase(&context_);
+      {
+        std::lock_guard<std::mutex> lock(owner_.session_mutex_);
+        owner_.calls_.erase(&context_);
+      }
+      owner_.session_changed_.notify_all();
     }
     grpc::ClientContext* get() { return &context_; }
 
@@ -266,8 +269,11 @@ class GrpcCoordinator : public Coordinator {
   template <class Method, class Request, class Response>
   Status call(Method method, const Request& request, Response* response, absl::Time deadline) {
     TESSERA_RETURN_IF_ERROR(verdict());
-    CallContext context(*this, deadline);
-    const grpc::Status status = (stub_.get()->*method)(context.get(), request, response);
+    grpc::Status status;
+    {
+      CallContext context(*this, deadline);
+      status = (stub_.get()->*method)(context.get(), request, response);
+    }
     return status.ok() ? absl::OkStatus() : failure_of(status);
   }
 
@@ -404,10 +410,8 @@ class GrpcCoordinator : public Coordinator {
     request.set_job(options_.job);
     request.set_heartbeat_interval_us(timeout_us(options_.heartbeat_interval));
     rpc::RegisterResponse response;
-    set_registering(true);
     const Status status =
         call(&rpc::CoordinatorService::Stub::Register, request, &response, deadline);
-    set_registering(false);
     if (absl::IsDeadlineExceeded(status)) return did_not_answer();
     TESSERA_RETURN_IF_ERROR(status);
     TESSERA_RETURN_IF_ERROR(status_of(response.outcome()));
@@ -419,19 +423,13 @@ class GrpcCoordinator : public Coordinator {
     return read_members(response.members());
   }
 
-  void set_registering(bool is_registering) {
-    {
-      std::lock_guard<std::mutex> lock(session_mutex_);
-      is_registering_ = is_registering;
-    }
-    session_changed_.notify_all();
-  }
-  // A job that cannot start ends its service as soon as client 0 has been told why: the answer to
-  // this client may be behind the news of that end.
-  void await_registration() {
+  // A service that shuts down in order has answered every call before it says so, and the answers
+  // may be behind that news: that of a check-in which the others have been told is agreed, or of a
+  // job that cannot start.
+  void await_answers() {
     std::unique_lock<std::mutex> lock(session_mutex_);
     session_changed_.wait_until(lock, to_chrono_steady(steady_now() + kAnswerGrace),
-                                [&] { return !is_registering_ || over(); });
+                                [&] { return calls_.empty() || over(); });
   }
 
   Status read_members(const std::string& bytes) {
@@ -455,7 +453,7 @@ class GrpcCoordinator : public Coordinator {
     if (event.closing()) {
       const Status over = absl::CancelledError(
           absl::StrCat("the coordinator at ", options_.address, " has shut down in order"));
-      await_registration();
+      await_answers();
       end_service(over);
       // If client 0 has shut down, the meshes of the others remain. If a launcher has, the job
       // ends.
@@ -654,7 +652,6 @@ class GrpcCoordinator : public Coordinator {
   std::set<grpc::ClientContext*> calls_;
   bool closing_ = false;
   bool is_cut_off_ = false;  // the session broke off before the first event
-  bool is_registering_ = false;
 
   // Guards lost_callback_, and is held while it runs: so by no thread of the session. Before
   // lost_mutex_ where both are.

@@ -219,6 +219,23 @@ TEST_F(HostedElsewhereTest, ServiceThatStopsInOrderBlamesNoClient) {
   for (const auto& client : clients) client->set_lost_callback(nullptr);
 }
 
+// The news of the end and the answers come by streams of their own.
+TEST_F(HostedElsewhereTest, AVerdictIsToldToAllThoughTheServiceStopsNext) {
+  for (int trial = 0; trial < 20; ++trial) {
+    auto server = start(3);
+    const auto clients = connect_elsewhere(3);
+    ASSERT_THAT(clients, SizeIs(3));
+    EXPECT_THAT(on_all(clients,
+                       [&](Coordinator& client) {
+                         const Status told = client.check_in("b", "v", {0, 1, 2}, soon());
+                         if (client.client_id() == 0) server->stop();
+                         return told;
+                       }),
+                Each(IsOk()))
+        << trial;
+  }
+}
+
 // What clients wait for when the service ends in order is not over for them.
 TEST_F(HostedElsewhereTest, ServiceThatStopsWhileClientsLeaveIsNoLoss) {
   auto server = start(2);

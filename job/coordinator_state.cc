@@ -663,7 +663,7 @@ absl::Time CoordinatorState::next_event() const { return std::min(next_tick_, de
 void CoordinatorState::stop() {
   if (!stopped_.ok()) return;
   stopped_ = absl::CancelledError(
-      absl::StrCat("the coordinator at ", options_.address, " is shutting down"));
+      absl::StrCat("the coordinator at ", options_.address, " has shut down in order"));
   fail_registration(stopped_);
   check_ins_->stop(stopped_);
   while (!waiters_.empty()) finish_waiter(waiters_.begin()->first, stopped_);

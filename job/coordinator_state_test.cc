@@ -569,10 +569,11 @@ TEST(StopTest, Shutdown_FailsOngoingBarrier) {
   const AnswerPtr check_in = service->check_in(0, "b", "v");
   const AnswerPtr get = service->get("k");
   service->stop();
-  EXPECT_THAT(check_in, Says(StatusIs(StatusCode::kCancelled,
-                                      Eq("b: the coordinator at host-0:1234 is shutting down"))));
+  EXPECT_THAT(check_in,
+              Says(StatusIs(StatusCode::kCancelled,
+                            Eq("b: the coordinator at host-0:1234 has shut down in order"))));
   EXPECT_THAT(get, Says(StatusIs(StatusCode::kCancelled,
-                                 Eq("the coordinator at host-0:1234 is shutting down"))));
+                                 Eq("the coordinator at host-0:1234 has shut down in order"))));
 }
 
 TEST(StopTest, ThoseThatWaitToLeaveHaveLeft) {
