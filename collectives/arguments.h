@@ -24,8 +24,8 @@ struct Arguments {
   std::byte* out = nullptr;
   // Where the memory belongs to Buffers, `in` and `out` become theirs when the run starts. They are
   // kept alive, an error of the input becomes the error of the run on all members, a deferred
-  // output takes its memory, and the output is made ready when the run is done. Of a Collective
-  // with replicas the output shares the memory that the first of them provides.
+  // output takes its memory, and the output is made ready when the run is done. In a Collective
+  // with replicas the output shares the memory that the first replica provides.
   std::shared_ptr<const Buffer> in_buffer = nullptr;
   std::shared_ptr<Buffer> out_buffer = nullptr;
 
@@ -39,10 +39,10 @@ struct Arguments {
   Label label = {};
   // The caller waits for the run at once, and may run it on its own thread.
   bool caller_waits = false;
-  // From the start of the run on the device; unset: the default of the client.
+  // Counts from the start of the run on the device. Unset: the default of the client.
   std::optional<absl::Duration> timeout = std::nullopt;
-  // The same as a point in time, over the whole wait; wins over `timeout`, which then says in
-  // messages how long that was.
+  // A deadline of the whole wait. It takes precedence over `timeout`, which is then only the
+  // duration in messages.
   std::optional<absl::Time> deadline = std::nullopt;
 };
 

@@ -82,7 +82,7 @@ Status check_inside(const Box& box, const Box& source_box, const Box& out_box) {
                    source_box.to_string(), " and its target ", out_box.to_string()));
 }
 
-// Of a reduction the box is the same for all sources: `reduced`.
+// `reduced`: the box to pull from every source of a reduction; null in an exchange.
 Status check_pulls(const BoxExchange& boxes, const Box* reduced, int num_members, DType dtype) {
   for (const BoxPull& pull : boxes.pulls) {
     if (pull.source < 0 || pull.source >= num_members) {
@@ -121,8 +121,8 @@ StatusOr<std::shared_ptr<Collective>> Collective::create(OpKind kind, GroupPlace
   return std::shared_ptr<Collective>(new Collective(kind, place, dtype));
 }
 
-// The first `count` elements of each input, reduced by chunks. What the target says decides where
-// the result is written; all outputs hold the whole.
+// Reduces the first `count` elements of each input by chunks. The target decides where the result
+// is written; all outputs hold the whole.
 Status Collective::set_chunked_reduction(ReduceOp op, int64_t count, BoxReduction::Target target) {
   TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype()));
   TESSERA_RETURN_IF_ERROR(check_count(count, dtype()));
@@ -136,7 +136,7 @@ Status Collective::set_chunked_reduction(ReduceOp op, int64_t count, BoxReductio
   return absl::OkStatus();
 }
 
-// Of operations whose count all members know.
+// For operations whose count all members know.
 void Collective::set_count(int64_t count) {
   count_ = count;
   signature_.count = count;
@@ -266,7 +266,7 @@ StatusOr<Collective::Ptr> Collective::scatter(GroupPlace place, DType dtype, Cou
   return c;
 }
 
-// Of broadcast and scatter: the root alone has an input, and the others write to none.
+// For broadcast and scatter: only the root has an input.
 void Collective::set_one_source(int64_t count) {
   is_input_read_ = place_.position == root();
   do_peers_read_input_ = is_input_read_;

@@ -112,10 +112,10 @@ struct BoxExchange {
   int64_t most_elements = 0;
   // See Collective::replicas().
   std::vector<int> replicas = {};
-  // See Collective::fill(). Of an exchange in a group of one.
+  // See Collective::fill(). Only for an exchange in a group of one.
   std::optional<ReduceOp> fill = {};
-  // What all devices of the host write at the same time, where that is more than the members of
-  // this group do.
+  // The elements that all devices of the host write at the same time, where they are more than this
+  // group's members write.
   int64_t elements_written = 0;
 };
 
@@ -127,19 +127,20 @@ struct MessageEnds {
   friend bool operator==(const MessageEnds&, const MessageEnds&) = default;
 };
 
-// An operation as a caller asks for it; not checked. What its kind does not have is as it is here.
+// An operation as a caller requests it; not checked. Fields that its kind does not use keep their
+// defaults.
 struct CollectiveSpec {
   OpKind kind = OpKind::kBarrier;
   DType dtype = DType::kUint8;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  // Elements; of an all_to_all what each member sends where all parts are equal, else 0. Ignored
-  // where `counts` says it all.
+  // Elements. In an all_to_all, the elements that each member sends if all parts are equal, else 0.
+  // Ignored where `counts` gives them.
   int64_t count = 0;
   Counts counts = {};
   Counts received_counts = {};
   MessageEnds ends = {};  // of a message
-  // Of an all_reduce, a reduce and a reduce_scatter; others ignore it.
+  // For all_reduce, reduce and reduce_scatter; other kinds ignore it.
   ReductionOrder order = ReductionOrder::kFlat;
   const BoxExchange* boxes = nullptr;  // of an exchange or a reduction of boxes
 };
@@ -172,10 +173,10 @@ class Collective {
   static StatusOr<Ptr> barrier(GroupPlace place, DType dtype, int64_t count);
   static StatusOr<Ptr> exchange(GroupPlace place, DType dtype, BoxExchange boxes);
   static StatusOr<Ptr> reduce_boxes(GroupPlace place, DType dtype, ReduceOp op, BoxExchange boxes);
-  // One of the above.
+  // Calls the factory of `spec.kind`.
   static StatusOr<Ptr> make(GroupPlace place, const CollectiveSpec& spec);
-  // One that moves nothing: a run of it fails with `error` for all members. For a caller that finds
-  // its arguments wrong when the others may be waiting for it.
+  // A Collective that moves nothing: its runs fail with `error` for all members. For a caller that
+  // finds its arguments wrong while other members may be waiting for it.
   static Ptr refused(GroupPlace place, const CollectiveSpec& spec, Status error);
   const Status& error() const { return error_; }
 
@@ -191,19 +192,20 @@ class Collective {
   bool are_counts_agreed() const { return are_counts_agreed_; }
   // The most elements that any member's input has. All members know the same, or none.
   std::optional<int64_t> most_elements() const { return most_elements_; }
-  // What the members agree on: elements of the whole; of an exchange BoxExchange::most_elements; 0
-  // where each member knows its own alone.
+  // The count that the members agree on: the elements of the whole; in an exchange
+  // BoxExchange::most_elements; 0 where each member knows only its own count.
   int64_t count() const { return count_; }
-  // By member: of each input (all_gather, gather), of each output (reduce_scatter, scatter), what
-  // this member sends to each and receives from each (all_to_all). Else of no members.
+  // By member: the elements of each input (all_gather, gather), of each output (reduce_scatter,
+  // scatter), or those that this member sends to each and receives from each (all_to_all).
+  // Otherwise empty.
   const Counts& counts() const { return counts_; }
   const Counts& received_counts() const { return received_counts_; }
-  // The members, ascending and this one among them, whose outputs are one memory, which the first
-  // of them provides; none where the member's output is its own. Of an all_reduce they are all
-  // members, of an exchange those whose pulls fill one box together.
+  // The members whose outputs share one memory, ascending and with this one; the first provides the
+  // memory. Empty where the member's output is its own. In an all_reduce they are all members, in
+  // an exchange the members whose pulls fill one box together.
   absl::Span<const int> replicas() const { return replicas_; }
 
-  // What the member must pass; any number where there is none.
+  // The elements that the member must pass. Without a value it may pass any number.
   std::optional<int64_t> in_count() const { return in_count_; }
   std::optional<int64_t> out_count() const { return out_count_; }
   // How the member's input may be a part of its output, or its output of its input.
@@ -228,21 +230,21 @@ class Collective {
   bool is_same_for_all() const {
     return kind() == OpKind::kAllGather || kind() == OpKind::kBroadcast;
   }
-  // Whether each host adds its own terms first: of a reduction in that order, which its dtype
-  // allows.
+  // Whether each host adds its own terms first: a reduction in that order whose op and dtype allow
+  // it.
   bool adds_by_host() const {
     return reduction_.has_value() && signature_.order == ReductionOrder::kByHost &&
            may_add_by_host(op(), dtype());
   }
-  // Whether the pulls follow from what the other members pass: of an all_to_all whose parts are not
+  // Whether the pulls follow from what the other members pass: an all_to_all whose parts are not
   // all equal. Each member then tells the others its own_counts().
   bool needs_peer_counts() const { return pulls_from_ == PullsFrom::kPeerCounts; }
   // What the member sends to each, then what it receives from each.
   std::vector<int64_t> own_counts() const;
-  // What the member pulls. `peer_counts`: the own_counts() of all by member, where the above; wrong
-  // ones are InvalidArgument, the same for every member. `made` holds a list that is not kept. A
-  // list of several members' parts begins with the member's own, so that not all read the same
-  // input at the same time.
+  // What the member pulls. `peer_counts`: the own_counts() of all by member, if
+  // needs_peer_counts(); wrong counts are the same InvalidArgument for every member. `made` holds a
+  // list that is not kept. A list of several members' parts begins with the member's own, so that
+  // not all read the same input at the same time.
   StatusOr<absl::Span<const BoxPull>> pulls(absl::Span<const int64_t* const> peer_counts,
                                             std::vector<BoxPull>& made) const;
   // The list of boxes that it keeps, which members may have in common: pulls, or what each member
@@ -260,16 +262,16 @@ class Collective {
   // but its input.
   bool ends_together() const { return ends_together_; }
 
-  // Of a reduction without boxes of its own: the part of the whole that a member reduces. Of an
-  // all_reduce or a reduce it is about 1 / P, cut at lines of 64 bytes.
+  // The part of the whole that a member reduces, in a reduction without boxes of its own. In an
+  // all_reduce or a reduce it is about 1 / P of the whole, cut at lines of 64 bytes.
   struct Chunk {
     int64_t first;
     int64_t count;
   };
   Chunk chunk(int position) const;
 
-  // By all members together, which decides how they store. Where a member knows its own part alone,
-  // as if all were like this one. See BoxExchange::elements_written.
+  // The bytes that all members write together, which decides how they store. A member that knows
+  // only its own part counts as if all were like it. See BoxExchange::elements_written.
   int64_t bytes_written() const { return bytes_written_; }
 
  private:

@@ -422,7 +422,7 @@ TEST(CollectiveTest, AllToAll) {
   }
 }
 
-// Of more members than a list of parts is kept for.
+// With more members than a list of parts is kept for.
 TEST(CollectiveTest, PartsOfManyMembers) {
   constexpr int kMany = 70;
   Values counts(kMany, 1);
@@ -479,7 +479,7 @@ int64_t element(const Box& held, int member, const std::vector<int64_t>& index) 
   return value(member, place_in(held, index));
 }
 
-// Each element that a member wants is pulled from one of those that hold it, if any does.
+// Each element that a member wants is pulled from one of the members that hold it, if any does.
 TEST(CollectiveTest, ExchangesOfRandomBoxes) {
   std::mt19937 random(7);
   int pulled = 0;

@@ -24,7 +24,7 @@ namespace tessera {
 
 class Counts {
  public:
-  // Of no members.
+  // Counts of no members.
   Counts() = default;
   static Counts equal(int num_members, int64_t each);
   static Counts of(absl::Span<const int64_t> counts);
@@ -34,15 +34,17 @@ class Counts {
   // True if all members have the same number, or there are no members.
   bool are_equal() const { return list_ == nullptr; }
 
-  // Of all members; nothing where a count is negative or a 64-bit integer cannot hold the sum.
+  // The sum of all members' counts; nothing where a count is negative or a 64-bit integer cannot
+  // hold the sum.
   std::optional<int64_t> checked_sum() const;
-  // Of all members, and of those before `member`. Require that there is a checked_sum().
+  // The sums over all members, and over those before `member`. Require that checked_sum() has a
+  // value.
   int64_t sum() const { return sum_before(size_); }
   int64_t sum_before(int member) const;
 
   // "3, 5, 0, 2".
   std::string to_string() const;
-  // The same in every process, and for equal counts alone but by chance.
+  // Does not depend on the process. Unequal counts have equal hashes only by chance.
   uint64_t hash() const;
 
   friend bool operator==(const Counts& a, const Counts& b);

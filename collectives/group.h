@@ -203,7 +203,7 @@ class Group {
                      .received_counts = parts},
                     in, out);
   }
-  // The same with send_counts[k] elements to member k and recv_counts[k] from it. MPI_Alltoallv.
+  // As above, with send_counts[k] elements to member k and recv_counts[k] from it. MPI_Alltoallv.
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work all_to_all(const In& in, Out&& out, absl::Span<const int64_t> send_counts,
                   absl::Span<const int64_t> recv_counts) const {
@@ -326,8 +326,8 @@ class Group {
   }
   Work start(GroupPlace place, const CollectiveSpec& spec, const GivenMemory& memory,
              Arguments arguments) const;
-  // The Collective of the call, perhaps one that was prepared for an earlier call. Where the call
-  // is wrong, one that is refused.
+  // The Collective of the call, perhaps prepared for an earlier call; Collective::refused() where
+  // the call is wrong.
   Collective::Ptr prepare(GroupPlace place, const CollectiveSpec& spec, const GivenMemory& memory,
                           const Arguments& arguments) const;
 

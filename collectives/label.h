@@ -39,7 +39,7 @@ class Label {
 
   bool empty() const { return parts_ == nullptr; }
   std::string to_string() const;
-  // The same as copy_cut() of to_string().
+  // Equivalent to copy_cut() of to_string().
   size_t copy_to(absl::Span<char> to) const;
 
  private:

@@ -7,9 +7,8 @@
 //   out   the same where it can be written; a temporary only if it is a span
 //   {}    no elements: in a call with other memory, whose type it takes
 //
-// An in and an out of one call have the same element type, one that has a DType. Everything else
-// does not compile: const memory as an out, float beside double, a vector<bool>, which has no
-// array.
+// An in and an out of one call have the same element type, which has a DType. Everything else does
+// not compile: const memory as an out, float beside double, a vector<bool>, which has no array.
 #ifndef TESSERA_COLLECTIVES_MEMORY_H_
 #define TESSERA_COLLECTIVES_MEMORY_H_
 
@@ -25,7 +24,7 @@ namespace internal {
 // What {} makes.
 struct NoMemory {};
 
-// Of a span of M as it is: with const elements where they cannot be written.
+// The element type of a span of M: const where its elements cannot be written.
 template <class M>
 struct SpanElement {
   using type = void;  // no such span

@@ -23,12 +23,12 @@ Status check_source(int source, const Box& held, Members members) {
                    held.to_string(), "; give the box that the member passed as its own"));
 }
 
-// Of boxes of rank 1: where `box` begins in a dense buffer that holds `held`.
+// Where `box` begins in a dense buffer that holds `held`. Requires boxes of rank 1.
 int64_t offset_bytes(const Box& box, const Box& held, int64_t element_bytes) {
   return (box.offsets[0] - held.offsets[0]) * element_bytes;
 }
 
-// Of rank 1: where the sum goes.
+// Where the sum goes. Requires a box of rank 1.
 absl::InlinedVector<std::byte*, kInlineMembers> outputs(const Collective& c, Members members) {
   using Target = BoxReduction::Target;
   const BoxReduction& reduction = *c.reduction();

@@ -35,8 +35,8 @@ inline constexpr size_t kInlineMembers = 16;
 void copy_pulls(const Collective& collective, absl::Span<const BoxPull> pulls,
                 absl::Span<const MemberMemory> members);
 // Reduces the box of the collective's reduction, which is not empty: terms[k] is what member k
-// holds of it. Of a box of rank 1 into all `outs`, which begin with it; else into its own output
-// outs[0], which holds the collective's out_box().
+// holds of it. A box of rank 1 goes into all `outs`, which begin with it; any other box into the
+// member's own output outs[0], which holds the collective's out_box().
 void reduce_terms(const Collective& collective, absl::Span<const cpu::ConstBoxView> terms,
                   absl::Span<std::byte* const> outs);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpKind: the operations that a group runs. What each of them means says its factory in
-// collective.cc.
+// OpKind: the operations that a group runs. The factory of each in collective.cc says what it
+// means.
 #ifndef TESSERA_COLLECTIVES_OP_KIND_H_
 #define TESSERA_COLLECTIVES_OP_KIND_H_
 

@@ -9,10 +9,11 @@ namespace {
 // More members have long lists of pulls.
 constexpr int kMostMembers = 64;
 
-// Those with boxes are told apart by their boxes, which takes as long as to prepare them.
+// To compare the boxes of two operations takes as long as to prepare one.
 bool has_boxes(OpKind kind) { return kind == OpKind::kExchange || kind == OpKind::kReduceBoxes; }
 
-// Of counts by member the count is the sum, which the check of the sizes finds wrong where it is.
+// With counts by member the count is their sum and not compared: the check of the sizes finds a
+// wrong one.
 bool is_of(const Collective& c, GroupPlace place, const CollectiveSpec& spec) {
   const bool has_count = spec.counts.size() == 0 || spec.kind == OpKind::kAllToAll;
   return c.kind() == spec.kind && c.dtype() == spec.dtype && c.op() == spec.op &&

@@ -38,8 +38,8 @@ class Work {
   bool done() const { return pending_ == nullptr || pending_->done(); }
   // Blocks until the operation is done; its status.
   Status await() const { return wait_until(absl::InfiniteFuture()); }
-  // The same with a deadline over the operation: if a member has not arrived by then, all members
-  // get the same DeadlineExceeded, which names it, and the group can be used again.
+  // As await(), with a deadline over the operation: if a member has not arrived by then, all
+  // members get the same DeadlineExceeded, which names it, and the group can be used again.
   Status wait(absl::Duration timeout) const { return wait_until(steady_now() + timeout); }
 
  private:

@@ -43,7 +43,7 @@ struct Setting {
   nccl::Sums sums = nccl::Sums::kOrdered;
 };
 
-// What cuda::open_api() asks CUDA for.
+// The number of queues that cuda::open_api() asks CUDA for.
 constexpr int kNumQueues = 32;
 
 // As even as may be, the larger ones last: 3 members over 2 clients are 1 and 2.
@@ -126,13 +126,13 @@ INSTANTIATE_TEST_SUITE_P(ThreeClients, ConformanceTest,
                                             ::testing::ValuesIn(cases_on_the_double())),
                          name_of);
 
-// NCCL adds: the table of numerics, and the facts that demand no order of addition. What only moves
-// bytes is the same as without.
+// NCCL adds: the table of numerics, and the facts that demand no order of addition. Operations that
+// only move bytes are the same as without.
 constexpr Setting kNcclSums = {"nccl_sums", 0, 3, nccl::Sums::kNccl};
 
 std::vector<Case> cases_of_nccl_sums() {
   std::vector<Case> some = conformance::numerics_cases();
-  // Bounds grow with the members: of the largest group two types are enough.
+  // Bounds grow with the members: in the largest group two types are enough.
   std::erase_if(some, [](const Case& c) {
     const bool is_float = absl::StrContains(c.name, "_f16_") || absl::StrContains(c.name, "_f32_");
     return (c.num_members == 8 && !is_float) || (testing::kSanitized && c.num_members != 3);

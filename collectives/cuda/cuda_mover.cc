@@ -24,7 +24,7 @@ std::vector<int> sources_of(absl::Span<const BoxPull> pulls) {
   return sources;
 }
 
-// Of boxes of rank 1: where `box` begins in a dense buffer that holds `held`.
+// Where `box` begins in a dense buffer that holds `held`. Requires boxes of rank 1.
 int64_t offset_bytes(const Box& box, const Box& held, int64_t element_bytes) {
   return (box.offsets[0] - held.offsets[0]) * element_bytes;
 }

@@ -76,8 +76,8 @@ class CudaMover : public host::DeviceMover {
   mutable std::mutex mutex_;              // guards slots_
   std::vector<std::vector<Slot>> slots_;  // by member, by seq % kSlots
 
-  // Of the receiver of messages, beside its device's stream, which messages do not hold up. Made by
-  // the first one, on the one thread that receives.
+  // The receiver's queue for messages, beside its device's stream, which messages do not hold up.
+  // Created by the first message, on the one thread that receives.
   std::unique_ptr<CudaQueue> messages_;
 };
 

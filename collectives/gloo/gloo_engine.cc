@@ -131,7 +131,7 @@ class Line {
   explicit Line(const FileDescriptor& event) : event_(event) {}
   void tell() const { eventfd_write(event_.get(), 1); }
   Status start(const char* what, Thread& thread, Status (Line::*body)());
-  // Of the threads. The error ends both.
+  // The bodies of the two threads. An error of one ends both.
   Status receive_all();
   Status send_all();
   StatusOr<Transfer> post_receive(uint64_t number);
@@ -224,7 +224,7 @@ Status Line::wait(transport::UnboundBuffer& buffer, transport::UnboundBuffer*& w
   return is_done ? status : status.ok() ? error_ : status;
 }
 
-// Of the most bytes: Gloo fills it with what the peer has sent.
+// Posts a packet of the largest size, which Gloo fills with what the peer has sent.
 StatusOr<Transfer> Line::post_receive(uint64_t number) {
   Transfer transfer = {.packet = Packet::of_size(kMostPacketBytes)};
   TESSERA_RETURN_IF_ERROR(guarded([&] {

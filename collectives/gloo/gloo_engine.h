@@ -3,7 +3,7 @@
 // make_gloo_engine: the Engine by Gloo's transport over TCP.
 //
 // Messages go in packets of up to 256 KiB (collectives/network/packet_connections.h), each client
-// with a pair of Gloo's to each other one. Of Gloo only buffers and pairs are used: the collectives
+// with a pair of Gloo's to each other one. Only Gloo's buffers and pairs are used: the collectives
 // are ours. For each other client two threads wait for Gloo, which says what it has done to threads
 // that wait alone; these wake the thread that has the engine's work.
 //

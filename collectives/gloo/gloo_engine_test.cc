@@ -25,7 +25,7 @@
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/matchers.h"
 
-// Gloo keeps its list of interfaces where it cannot use the one that is asked.
+// Gloo leaks its list of interfaces where it cannot use the requested interface.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libgloo\n"; }
 extern "C" const char* __lsan_default_options() { return "print_suppressions=0"; }
 

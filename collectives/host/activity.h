@@ -47,8 +47,8 @@ struct ActivitySnapshot : Activity {
 // The label stays what it was, or is changed as well.
 void write_activity(DeviceActivity& slot, const Activity& activity);
 void write_activity(DeviceActivity& slot, const Activity& activity, absl::string_view label);
-// The same of a collective, with its label if it has one of its own, at the time of the call. Fills
-// in the activity's has_label and since_ns.
+// Writes the activity of a collective, with its own label if it has one, as of now. Fills in the
+// activity's has_label and since_ns.
 void publish_collective(DeviceActivity& slot, Activity& activity, absl::string_view label);
 // Changes the kind, and since when it is so.
 void write_kind(DeviceActivity& slot, DeviceActivity::Kind kind);

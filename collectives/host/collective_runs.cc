@@ -155,8 +155,8 @@ Status CollectiveRuns::meet_and_move(CollectiveRun& run) {
   return absl::OkStatus();
 }
 
-// Moves the member's part. What all members detect, before any of them moves a byte, is settled as
-// the mismatch of all; what is wrong with this member's part alone is its `own_error`.
+// Moves the member's part. An error that all members detect before any moves a byte is settled as
+// the mismatch of all; an error of this member's part alone is its `own_error`.
 Status CollectiveRuns::move(CollectiveRun& run, bool& found_mismatch, Status& own_error) {
   const StatusOr<Entries::Memories> memory = meetings_.entries().memory(run);
   if (!memory.ok()) return meetings_.settle_running(run, VerdictKind::kError, memory.status());

@@ -46,7 +46,7 @@ class CollectiveRun final : public JointRun, public LentRuns::Lendable {
 
   void placed() override;
   Status run() override;
-  // Of replicas the memory is the lender's.
+  // The lender owns the memory of shared replicas.
   Status take_output() override;
   bool has_replicas() const { return !collective().replicas().empty(); }
 

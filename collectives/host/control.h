@@ -20,11 +20,11 @@
 //   2. phases go kOpen -> kRunning or kMet (all arrived), or from there to kSettling -> kFailed; in
 //      kFailed the verdict is complete and never changes while the record describes s; in kMet no
 //      member is waited for any more, and none counts. From kSettling on `finished` counts the
-//      members that are done with s: each says so once it needs the verdict no more, and those that
-//      had returned OK before (`gone`) are counted from the beginning. For messages it is a bit per
-//      end; an end that had not arrived in time starts with its bit set. Where the client that
-//      settles is lost in kSettling, any member takes the record to kOrphaned: the verdict then
-//      follows from the state alone, because the lost client may be resumed and go on writing;
+//      members that are done with s: each says so once it needs the verdict no more, and members
+//      that had returned OK before (`gone`) are counted from the beginning. For messages it is a
+//      bit per end; an end that had not arrived in time starts with its bit set. Where the client
+//      that settles is lost in kSettling, any member takes the record to kOrphaned: the verdict
+//      then follows from the state alone, because the lost client may be resumed and go on writing;
 //   3. a MemberEntry is written by its member alone, before that member arrives;
 //   4. operations take no lock. The one lock in the region, of the table of groups, is robust: when
 //      its holder dies the next client gets it, and repairs the table;
@@ -36,9 +36,9 @@
 //      record is free again once each living member has ended its part of s, whatever became of s
 //      after that;
 //   6. a member reuses memory that others may read only when the record says that the run is
-//      finished or failed. What the member knows of a loss or of its own shutdown is not enough: a
-//      reader that is held up in its copy would count itself out and return OK with other bytes.
-//      Memory that others may write is not reused after a failure either (quarantine.h);
+//      finished or failed. Knowledge of a loss or of its own shutdown is not enough: a reader that
+//      is held up in its copy would count itself out and return OK with other bytes. Memory that
+//      others may write is not reused after a failure either (quarantine.h);
 //   7. a member sleeps on `num_wakes` alone. It counts itself in num_sleepers, reads num_wakes and
 //      then the state; the member that changes it looks at num_sleepers afterwards, counts
 //      num_wakes up and wakes. A word that repeats itself, as parts of the state do, would lose
@@ -99,7 +99,7 @@ struct alignas(64) MemberEntry {
   alignas(64) std::byte inlined[kInlineBytes];
 };
 
-// The number after `seq`, and the one that its record had before.
+// The number after `seq`, and the number that its record had before.
 inline uint32_t seq_after(uint32_t seq) { return seq == UINT32_MAX ? 1 : seq + 1; }
 inline uint32_t seq_before(uint32_t seq, uint32_t num_records) {
   return seq == num_records ? 0 - num_records : seq - num_records;
@@ -114,11 +114,11 @@ enum class VerdictKind : uint8_t { kError, kTimedOut, kMismatch };
 // seq:32 | arrived, gone or settler:12 | finished:12 | 0 | after_arrival:1 | kind:2 | phase:4.
 struct State {
   uint32_t seq = 0;
-  uint32_t arrived = 0;  // of kOpen and kMet
-  uint32_t gone = 0;     // of kRunning: of those that have finished, the ones that read no verdict
+  uint32_t arrived = 0;  // in kOpen and kMet
+  uint32_t gone = 0;     // in kRunning: the finished members that read no verdict
   uint32_t finished = 0;
   Phase phase = Phase::kOpen;
-  // What follows is of kSettling, kFailed and kOrphaned.
+  // The fields below are valid in kSettling, kFailed and kOrphaned.
   VerdictKind kind = VerdictKind::kError;
   bool after_arrival = false;  // all had arrived, members may have begun to move bytes
   uint32_t settler = 0;        // 1 + the client that settles; 0: unknown
@@ -188,10 +188,10 @@ inline int32_t* device_ids(GroupBlock* block) {
 // takes nothing from them.
 struct alignas(64) MemberProgress {
   SharedWord<uint32_t> left;  // the latest operation that the member is done with
-  // What follows is guarded by the lock of the table.
+  // The fields below are guarded by the lock of the table.
   int32_t client_id;
   uint32_t is_first_of_client;
-  // Of the first member of each client: how many handles the client has, and whether it ever had
+  // Used in each client's first member: how many handles the client has, and whether it ever had
   // one.
   uint32_t num_handles;
   uint32_t was_opened;
@@ -210,14 +210,14 @@ struct GroupSlot {
   uint64_t block_offset;  // from the start of the region
 };
 
-// Written by the device's stream, read by anyone: a sequence lock over relaxed words. What changes
-// with every operation is one cache line.
+// Written by the device's stream, read by anyone: a sequence lock over relaxed words. The fields
+// that change with every operation share one cache line.
 struct alignas(64) DeviceActivity {
   enum Kind : uint64_t { kNothing, kRunning, kWaiting, kFinished };
   std::atomic<uint64_t> version;   // odd while it is being written
   std::atomic<uint64_t> kind;      // with flags and sequence number: pack() in activity.cc
   std::atomic<uint64_t> since_ns;  // CLOCK_MONOTONIC, one for the host
-  // Of a collective: the client whose region has the group, where (0: the device is alone in it),
+  // In a collective: the client whose region has the group, where (0: the device is alone in it),
   // the hash of the barrier's name (0: none) and the count.
   std::atomic<uint64_t> leader_client;
   std::atomic<uint64_t> block_offset;

@@ -85,7 +85,8 @@ void make_calls(const Group& group, MemberCalls& own, uint32_t seed) {
   for (const Work& work : own.works) work.await().IgnoreError();
 }
 
-// The members may be at different calls: one that is ahead fails until the others have caught up.
+// The members may be at different calls: a member that is ahead fails until the others have caught
+// up.
 Status meet_again(const Group& group) {
   while (true) {
     const Arguments arguments = {.detail = std::string("\"end\""), .detail_field = "name"};
@@ -142,8 +143,8 @@ TEST(DeadlinesTest, AllMembersDoAnOperationOrNone) {
   }
 }
 
-// Member 0 gives up an operation, and then those that it has queued behind one that goes on. Member
-// 1, which comes only now, takes part in that one all the same.
+// Member 0 gives up its first operation, and all those queued behind its second one. Member 1
+// arrives only now, and still takes part in the second operation.
 TEST(DeadlinesTest, WhatIsGivenUpBehindAnotherDoesNotKeepAMemberFromThat) {
   constexpr int kCalls = 9;  // so that the last has the record of the first
   constexpr int kGoesOn = 1;

@@ -35,12 +35,12 @@
 
 namespace tessera::host {
 
-// Of one group. Thread-safe; `seq` is the number of the operation, and `member` a position in the
-// group whose device is this client's.
+// The mover of one group. Thread-safe; `seq` is the number of the operation, and `member` a
+// position in the group whose device is this client's.
 class DeviceMover {
  public:
   virtual ~DeviceMover() = default;
-  // What all members find wrong with an operation before they meet.
+  // Errors of an operation that all members detect before they meet.
   virtual Status check(const Collective& /*collective*/) const { return absl::OkStatus(); }
   // What the others need to know of the member's part, beside the counts of an all_to_all:
   // MemberMemory::counts of move(). Nothing where it is empty.
@@ -53,16 +53,17 @@ class DeviceMover {
   virtual Status move(const Collective& collective, const Arguments& arguments, uint32_t seq,
                       int member, absl::Span<const MemberMemory> members) = 0;
   virtual Status leave(uint32_t seq, int member) = 0;
-  // Until the member's device has done all that it was given; DeadlineExceeded, or its error.
+  // Blocks until the member's device has done its queued work. DeadlineExceeded, or the device's
+  // error.
   virtual Status wait_done(int member, absl::Time deadline) = 0;
 
-  // Of groups of several clients. The operation failed after move() was called.
+  // The operation failed after move() was called. Only for groups of several clients.
   virtual void fail(uint32_t /*seq*/, int /*member*/, const Status& /*error*/) {}
   // A member is lost: ends the work that devices are doing for the group.
   virtual void lose(const Status& /*reason*/) {}
   // The client ends: messages wait for no device any more, and fail with the reason.
   virtual void close(const Status& /*reason*/) {}
-  // Of a message between clients: copies what the sender arrived with (Arguments::in) to memory of
+  // For a message between clients: copies what the sender arrived with (Arguments::in) to memory of
   // the host. Ends by the deadline of the run, and at once after fail(), lose() or close().
   virtual Status fetch(const Collective& /*collective*/, const Arguments& /*arguments*/,
                        uint32_t /*seq*/, std::byte* /*to*/) {

@@ -152,7 +152,7 @@ StatusOr<Entries::Memories> Entries::memory(const JointRun& run) const {
     const MemberEntry& entry = rendezvous_.entry(run.op.seq, m);
     const auto resolve = [&](SharedAddress address, int64_t count,
                              int64_t size) -> StatusOr<std::byte*> {
-      // Of a group within one process alone.
+      // Plain pointers are valid only in a group within one process.
       if (address.arena == SharedAddress::kPointer && !group_.spans_clients()) {
         return reinterpret_cast<std::byte*>(address.offset);
       }
@@ -160,7 +160,7 @@ StatusOr<Entries::Memories> Entries::memory(const JointRun& run) const {
       return group_.resources().link().resolve(address, static_cast<uint64_t>(count) * size,
                                                run.op.deadline);
     };
-    // Of other replicas' outputs nothing is used.
+    // The outputs of other replicas are not used.
     int64_t out_count = collective.count();
     if (!replicas.empty()) out_count = m == replicas[0] ? *collective.out_count() : 0;
     memory[m].in_count = entry.in_count;

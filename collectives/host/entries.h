@@ -33,7 +33,7 @@ class Entries {
   Status fill(JointRun& run);
   // The memory of all members, as this process has it mapped.
   StatusOr<Memories> memory(const JointRun& run) const;
-  // The same of a run whose inputs are in the entries.
+  // As memory(), for a run whose inputs are in the entries.
   Memories inlined_memory(const JointRun& run) const;
 
   // Whether the entry of the run has a detail of its own; else it keeps that of an earlier run.

@@ -154,8 +154,8 @@ TEST_F(FailedOperationsTest, RecordsAreFreeAfterMoreFailuresThanThereAreRecords)
 }
 
 // Client 0 runs ahead: its second operation was refused, and keeps its record until the others have
-// read why. The one that is to have this record next waits for them, but no caller waits for it
-// beyond its deadline; the others get its verdict when they reach it.
+// read why. The operation that is to have this record next waits for them, but no caller waits for
+// it beyond its deadline; the others get its verdict when they reach it.
 TEST_F(FailedOperationsTest, AWaitEndsAtItsDeadlineWhereNoRecordIsFree) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::unique_ptr<HostJob> job,

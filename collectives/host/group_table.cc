@@ -37,8 +37,8 @@ bool is_of(GroupBlock* block, absl::Span<const GroupMember> members, uint64_t sa
                     [](const GroupMember& member, int32_t id) { return member.device_id == id; });
 }
 
-// Makes a record one that was never used. The texts and inputs in it are written before they are
-// read: to clear them too would touch pages that no operation may ever need.
+// Makes a record look unused. The texts and inputs in it are written before they are read: to clear
+// them too would touch pages that no operation may ever need.
 void clear_record(std::byte* record, const GroupBlock& shape) {
   std::memset(record, 0, offsetof(OpRecord, verdict));
   for (uint32_t m = 0; m < shape.num_members; ++m) {
@@ -281,7 +281,7 @@ void GroupTable::mark_units(uint64_t first, uint64_t count, bool in_use) {
 
 void GroupTable::free(GroupSlot& slot) {
   auto* const block = reinterpret_cast<GroupBlock*>(region_ + slot.block_offset);
-  // First for those that look at the block without a handle.
+  // Cleared first, for readers that have no handle of the block.
   block->generation.store(0, std::memory_order_seq_cst);
   slot.state.store(GroupSlot::kFree, std::memory_order_release);
   mark_units(slot.block_offset / kHeapUnit, slot.num_units, false);

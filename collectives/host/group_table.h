@@ -71,8 +71,8 @@ class GroupTable {
   // client was taken for gone.
   void close(GroupBlock* block, uint64_t generation, absl::Span<const GroupMember> members);
 
-  // The block at that offset, null if it is not that generation's any more, or never was. What is
-  // read of it counts only if the generation is the same afterwards.
+  // The block at that offset, null if it is not that generation's any more, or never was. A read of
+  // the block is valid only if the generation is the same afterwards.
   static GroupBlock* find(std::byte* region, uint64_t offset, uint64_t generation);
   // Calls `use` while the block cannot be freed; false if it is not that generation's any more, or
   // the lock cannot be had in kStoppedLimit: the caller may be a thread that others wait for.

@@ -156,7 +156,7 @@ TEST_F(GroupTableTest, AClientWhoseProcessHasEndedHoldsNothing) {
   { const Rendezvous of_0 = open(0); }
   EXPECT_EQ(num_blocks(), 0);
   life.fetch_and(~FUTEX_OWNER_DIED);
-  // Of a block that is another's now it gives nothing back.
+  // A handle of a block that has been freed gives nothing back.
   const Rendezvous keep = std::move(of_1);
 }
 
@@ -223,8 +223,8 @@ TEST_F(GroupTableTest, AHolderOfTheLockThatIsLostIsNotWaitedFor) {
   pthread_mutex_unlock(&header().table_lock);
 }
 
-// Clients that open and give back the same groups all the time: at every moment those that hold a
-// group hold the same block, and it is theirs alone.
+// Clients that open and give back the same groups all the time: at every moment all clients that
+// hold a group hold the same block, and no other group has it.
 TEST_F(GroupTableTest, ClientsThatLookForAGroupAtOnceMeet) {
   constexpr int kRounds = 300;
   constexpr uint64_t kSalts = 3;

@@ -20,7 +20,7 @@
 //
 // Threads. Any thread may call the functions, except stop() and the destructor: one thread calls
 // these when the client shuts down. on_lost() runs on the thread that reports a loss, and
-// reclaim_lent() on one that allocates memory when the pool has no free block.
+// reclaim_lent() on a thread that allocates memory when the pool has no free block.
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 #define TESSERA_COLLECTIVES_HOST_HOST_BACKEND_H_
 
@@ -90,10 +90,10 @@ class HostBackend {
 
   // Groups that are kept, in use or not.
   int num_groups() const;
-  // What they take, of control regions above all.
+  // The bytes that they take, mostly of control regions.
   uint64_t num_group_bytes() const;
-  // Forgets those that nothing uses. Operations that are done here and that the others have read do
-  // not count as use.
+  // Forgets unused groups. Operations that are done here and that the others have read do not count
+  // as use.
   void forget_unused_groups();
 
  private:
@@ -117,8 +117,8 @@ class HostBackend {
   Status validate_devices(absl::Span<const int> device_ids) const;
   // The group, if it is known. Requires mutex_.
   std::shared_ptr<HostGroup> find_group(absl::Span<const int> device_ids, uint64_t salt);
-  // What follows requires making_mutex_, and not mutex_: a group table may be locked by a client
-  // that is stopped.
+  // The functions below require making_mutex_, and not mutex_: a group table may be locked by a
+  // client that is stopped.
   StatusOr<std::shared_ptr<HostGroup>> make_group(std::vector<int> device_ids, uint64_t salt,
                                                   uint32_t num_records);
   // The protocol of these members, and what its records take of a control region.
@@ -130,18 +130,17 @@ class HostBackend {
   // found soon. Groups in use are skipped once per round.
   static constexpr size_t kLooksPerGroup = 2;
   enum class Forget { kAboveBudget, kAllUnused };
-  // Forgets groups that nothing uses, those that were asked for least recently first.
+  // Forgets unused groups, the least recently requested first.
   void forget_unused(Forget which);
   void on_lost(int client, const Status& reason);
   void tell_of_losses(HostGroup& group) const;
-  // What follows is called without mutex_, for the memory of an operation may be destroyed by code
-  // of the user.
-  // The groups whose operations may lend their inputs.
+  // The functions below are called without mutex_, for the memory of an operation may be destroyed
+  // by code of the user. The groups whose operations may lend their inputs.
   std::vector<std::shared_ptr<HostGroup>> lenders() const;
-  // Releases what the others have read. How many inputs they have yet to read: an allocation does
-  // not wait for that, since it may hold the turn, and has no deadline. A member lends the inputs
-  // of two operations of a group at most: it meets the others in one when all have read what the
-  // one before has lent.
+  // Releases the inputs that the others have read; returns how many are yet to be read. An
+  // allocation does not wait for these, since it may hold the turn, and has no deadline. A member
+  // lends the inputs of at most two operations of a group: it meets the others in an operation only
+  // when all have read the inputs of the previous one.
   int reclaim_lent();
   // Finds or makes a group, and frees what unused groups keep where there is no room for it.
   StatusOr<std::shared_ptr<HostGroup>> find_or_make(absl::Span<const int> device_ids, uint64_t salt,

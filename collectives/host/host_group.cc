@@ -137,7 +137,7 @@ void HostGroup::close() {
 
 void HostGroup::forget_runs() {
   forgotten_.store(true, std::memory_order_seq_cst);
-  // Pairs with Caller. What a caller waits for has ended, or close() ends it.
+  // Pairs with Caller. The operation that a caller waits for has ended, or close() ends it.
   for (Callers& callers : callers_) {
     while (callers.count.load(std::memory_order_acquire) > 0) sched_yield();
   }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HostGroup: one group of devices on the host backend, as one client sees it. A subclass per
-// protocol: CollectiveRuns, MessageRuns, and LoneRuns for what meets no other member.
+// protocol: CollectiveRuns, MessageRuns, and LoneRuns for operations that meet no other member.
 //
 //   open --close()--> closing: runs fail --forget_runs()--> forgotten: no caller is inside
 //
 // Threads: start() and Run::wait_until() are called by threads of the user, each counted by a
-// Caller; on_lost() by the thread that reports a loss; close() and forget_runs() by one that shuts
-// the client down, in this order.
+// Caller; on_lost() by the thread that reports a loss; close() and forget_runs() by the thread that
+// shuts the client down, in this order.
 //
 // Invariants:
 //   1. after close() every run ends, so that the streams and the callers do;
-//   2. after forget_runs() nothing accesses the memory that clients share, and what begins later
-//      gets too_late().
+//   2. after forget_runs() nothing accesses the memory that clients share, and operations that
+//      begin later get too_late().
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_GROUP_H_
 #define TESSERA_COLLECTIVES_HOST_HOST_GROUP_H_
 

@@ -258,7 +258,7 @@ Status HostLink::wait_until_ready(absl::Time deadline) {
   TESSERA_RETURN_IF_ERROR(own_error_);
   std::vector<std::string> missing;
   for (int i = 0; i < num_clients(); ++i) {
-    // A client that was ready and is lost since may be one that this client never works with.
+    // This client may never work with a client that was ready and has been lost since.
     if (peers_[i].ready || !is_on_host(i)) continue;
     if (!peers_[i].status.ok()) return peers_[i].status;
     missing.push_back(member(i).to_string());

@@ -107,7 +107,7 @@ class HostLink {
   // The mark is visible before any client is told of the death.
   bool is_dead(int client) const;
   // Whether the client will not touch shared memory any more: its process has ended, or it has
-  // closed its link. Not so of one that is lost because it does not answer.
+  // closed its link. False for a client that is lost because it does not answer.
   bool is_gone(int client) const;
   // Whether the link is open, for handles of shared memory that outlive it: they give nothing back
   // then. It is not closed while the mutex is held.
@@ -181,10 +181,10 @@ class HostLink {
   void post(Peer& peer, const LinkMessage& message, int fd);
   void flush(Peer& peer);
 
-  // Of the thread that serves.
+  // The functions below run on the thread that serves.
   void serve();
   void serve_event(int fd, uint32_t events);
-  // Closes what is not of a member, when all members are known.
+  // Closes the connections of non-members, once all members are known.
   void stop_listening();
   void accept_stranger();
   // Whether the message is a hello of a client that has not said it yet; then it is a peer.

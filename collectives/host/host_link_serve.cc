@@ -108,7 +108,7 @@ void HostLink::accept_stranger() {
     return fail(error);
   }
   if (other_user(socket.get()).has_value()) return;
-  // A member sends its hello at once. What connects and says nothing must not use up descriptors.
+  // A member sends its hello at once. Connections without a hello must not use up descriptors.
   if (strangers_.size() >= kMaxStrangers) strangers_.erase(strangers_.begin());
   if (!watch_descriptor(epoll_.get(), EPOLL_CTL_ADD, socket.get(), EPOLLIN)) return;
   strangers_.push_back(std::move(socket));
@@ -195,7 +195,8 @@ Status HostLink::take_message(int client, ReceivedMessage received) {
   return broken("it sent a message of no known kind");
 }
 
-// An error: the client is to be lost. What this process lacks is fail()ed instead.
+// An error means that the client is lost. Where this process lacks resources it calls fail()
+// instead.
 Status HostLink::map_control(int client, ReceivedMessage received) {
   const uint64_t size_bytes = received.message.size_bytes;
   Status error = received.fd_error;

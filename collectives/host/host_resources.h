@@ -3,8 +3,8 @@
 // HostResources: what all groups of one client use: the link to the other clients, the memory, the
 // streams of its devices, and the threads on which messages wait.
 //
-// Invariant: after stop() no thread of it runs. One that is asked for then has ended when the call
-// returns.
+// Invariant: after stop() no thread of it runs. A thread that is requested later has ended when the
+// call returns.
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_RESOURCES_H_
@@ -77,8 +77,8 @@ class HostResources {
   // Where the messages of a local device wait for the other side, so that its stream does not.
   // ResourceExhausted where the thread cannot be started, as below.
   StatusOr<MessagePump*> message_pump(int ordinal);
-  // The same for messages whose bytes are moved by a device, and which wait for that too: one end
-  // of the messages between two devices.
+  // As message_pump(), for messages whose bytes a device moves, and which wait for that too: one
+  // end of the messages between two devices.
   StatusOr<Stream*> message_stream(int from_device, int to_device, bool sends);
   // Messages may be ready by an event that rings no bell.
   void look_at_messages_again();

@@ -64,7 +64,7 @@ class JointRun : public Run {
   std::byte* copy(ArenaPool::Block Copies::*which) const {
     return copies.has_value() ? ((*copies).*which).data() : nullptr;
   }
-  // Of a failed run: this member has read the verdict. Set by any thread.
+  // This member has read the verdict of the failed run. Set by any thread.
   std::atomic<bool> is_acknowledged{false};
 
  protected:

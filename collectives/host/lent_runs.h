@@ -43,8 +43,8 @@ class LentRuns {
 
   // `seq`: the number of the run's operation.
   void lend(std::shared_ptr<Lendable> run, uint32_t seq);
-  // Releases the runs that are over. Returns the number of the oldest one that is not, 0 where none
-  // was found.
+  // Releases the runs that are over. Returns the number of the oldest run that is not over, 0 where
+  // none was found.
   uint32_t reap(IsOver is_over);
   // Releases all, and calls `end` for each before that.
   void clear(IsOver end);
@@ -62,7 +62,7 @@ class LentRuns {
 
   std::atomic<int> num_lent_{0};
   std::mutex mutex_;        // guards what follows
-  std::vector<Lent> lent_;  // but those that another thread looks at
+  std::vector<Lent> lent_;  // without the runs that another thread looks at
 };
 
 }  // namespace tessera::host

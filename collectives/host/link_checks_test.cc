@@ -288,7 +288,7 @@ TEST_F(LinkChecksTest, ArenasThatAreNoneAreTheErrorOfWhatUsesThem) {
   EXPECT_THAT(link_->client_status(1), IsOk());
 }
 
-// An announcement that was lost is asked for, a second later; one that does not exist is an error.
+// A lost announcement is requested again a second later. An arena that does not exist is an error.
 TEST_F(LinkChecksTest, AnArenaThatDoesNotComeIsAskedFor) {
   start();
   RawPeer member(job_);
@@ -551,8 +551,9 @@ TEST(DescriptorsTest, ConnectingSaysWhenTheyAreUsedUp) {
   EXPECT_THAT(run_isolated(absl::Seconds(100), sweep), IsOk());
 }
 
-// An arena comes when client 1 can take no descriptor: what uses it is ResourceExhausted, no client
-// is lost, and the next one that uses it asks for the arena again.
+// An arena comes when client 1 can take no descriptor: an operation that uses it is
+// ResourceExhausted, no client is lost, and the next operation that uses it asks for the arena
+// again.
 Status receive_without_descriptors() {
   TESSERA_RETURN_IF_ERROR(limit_descriptors(200));
   testing::FakeJob job({1, 1});

@@ -31,7 +31,7 @@ struct LinkMessage {
   int32_t arena = 0;
   int32_t unused = 0;
   uint64_t size_bytes = 0;  // of the file that goes with it
-  // Of a hello: what the coordinator has told the members of the job alone.
+  // Valid in a hello. The coordinator tells these only to members of the job.
   uint64_t from_incarnation = 0;
   uint64_t to_incarnation = 0;
 };

@@ -143,7 +143,7 @@ Status Meetings::interrupted_meanwhile(const JointRun& run) {
 Status Meetings::meet(const JointRun& run) {
   const Rendezvous::Op& op = run.op;
   if (!rendezvous_.all_arrived(op.seq)) TESSERA_RETURN_IF_ERROR(rendezvous_.wait_arrived(op));
-  // Not for messages: a sender reads the verdict of one that failed later.
+  // Not for messages: a sender reads the verdict of a message that fails later.
   if (op.holds_device) progress_[op.member].all_came = op.seq;
   return rendezvous_.check_signatures(op);
 }

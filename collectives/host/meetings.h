@@ -75,7 +75,7 @@ class Meetings {
   Status interrupted_meanwhile(const JointRun& run);
   // Makes `error`, which only this member knows, the verdict of all.
   Status fail(JointRun& run, const Rendezvous::Op& op, VerdictKind kind, const Status& error);
-  // The same once all have arrived. Returns the verdict.
+  // As fail(), once all have arrived. Returns the verdict.
   Status settle_running(const JointRun& run, VerdictKind kind, const Status& error);
   // Moves the bytes of the member's part, or gives that work to its device.
   Status move(JointRun& run, const Entries::Memories& memory);

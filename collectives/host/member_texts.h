@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What messages say of the members of a run: in what two of them differ, and which are missing.
-// The same arguments give the same text, so that all clients report one.
+// Texts of error messages about the members of a run: how two members differ, and which are
+// missing. Equal arguments give equal texts, so that all clients report one text.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMBER_TEXTS_H_
 #define TESSERA_COLLECTIVES_HOST_MEMBER_TEXTS_H_
 
@@ -36,8 +36,8 @@ Status describe_difference(const Statement& a, const Statement& b, absl::string_
                            int num_members, uint32_t seq);
 
 // "relayout #12" of "relayout #12 [x, -] -> [-, x] on {x=2}, ...": for messages that go on with
-// what both clients have, or that name several operations. Labels without a number, and those that
-// quote a name, as they are.
+// what both clients have, or that name several operations. Labels without a number or with a quoted
+// name are returned as they are.
 absl::string_view name_of_operation(absl::string_view label);
 
 // Which members have not arrived.
@@ -73,8 +73,8 @@ struct ConflictingWait {
   std::string label;
   std::vector<int> group;  // the ids of its devices
 };
-// InvalidArgument. The same text wherever the circle begins: from the first device on. Operations
-// of one label differ in their groups.
+// InvalidArgument. The text does not depend on where the circle begins: it starts at the first
+// device. Operations of one label differ in their groups.
 Status describe_conflict(std::vector<ConflictingWait> waits);
 
 }  // namespace tessera::host

@@ -57,7 +57,8 @@ Status ReceiveRun::run() { return end_task(runs_.execute(*this)); }
 absl::Time ReceiveRun::ready_at() { return runs_.receive_ready_at(*this); }
 
 void ReceiveRun::end_late(DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
-  // A receive that is about to arrive does so first: the record waits for those that have.
+  // A receive that is about to arrive does so first: the record waits for members that have
+  // arrived.
   published.wait().IgnoreError();
   runs_.give_up(*this, called, deadline).IgnoreError();
   fail_on_devices(deadline - called, ", though all members had arrived");

@@ -118,7 +118,7 @@ class MessageRuns final : public HostGroup {
   Work receive(Collective::Ptr collective, Arguments&& arguments);
   // The task of a send on the sender's stream: publishes, or leaves that to the pump.
   Status publish_or_queue(const std::shared_ptr<SendRun>& run);
-  // Of a receive whose record is free: arrives, unless it was given up.
+  // Arrives, unless the receive was given up. Requires that its record is free.
   void join(ReceiveRun& run);
   Status meet_and_move(ReceiveRun& run);
   // Makes the queue in which messages of the member wait, if there is none. ResourceExhausted where

@@ -164,7 +164,7 @@ TEST_F(MessagesTest, ALookAtAMessageDoesNotWaitForASettlerThatIsStopped) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Rendezvous pair,
                                Rendezvous::open(link, {{0, 0, 0}, {1, 1, 0}}, kMessageRecords,
                                                 kMessageSalt, Records::kSmall));
-  // Of small records the text of the verdict is cut short.
+  // Small records cut the text of the verdict short.
   auto* const entry = reinterpret_cast<std::byte*>(&pair.entry(1, 0));
   OpRecord& record = *reinterpret_cast<OpRecord*>(
       entry - align64(offsetof(OpRecord, verdict) + kSmallVerdictBytes));
@@ -180,9 +180,9 @@ TEST_F(MessagesTest, ALookAtAMessageDoesNotWaitForASettlerThatIsStopped) {
   EXPECT_THAT(next.await(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost")));
 }
 
-// The k-th receive is of the k-th send, whatever became of those before. Of messages that the other
-// end has given up, a late end gets the verdicts in order as far as the records reach.
-// Issue 15: a receiver joined the newest message, and returned its contents for the first one.
+// The k-th receive matches the k-th send, whatever became of earlier messages. A late end gets the
+// verdicts of messages that the other end has given up in order, as far as the records reach. Issue
+// 15: a receiver joined the newest message, and returned its contents for the first one.
 class LateEndTest : public MessagesTest {
  protected:
   static constexpr int kMessages = 40;  // more than twice the records of a pair
@@ -288,7 +288,7 @@ TEST(MessagePumpTest, ALaneIsInOrderAndLanesAreFree) {
   const auto add = [&](int lane, int i) {
     pump->add({lane, false}, messages[i], [&] { ++num_placed; });
   };
-  messages[1]->at = 0;                                // behind one that is not ready
+  messages[1]->at = 0;                                // behind a message that is not ready
   messages[3]->at = absl::ToUnixNanos(steady_now());  // by its deadline
   add(1, 0);
   add(1, 1);

@@ -78,7 +78,7 @@ class Mover {
   void fail(const Collective& collective, uint32_t seq, int member, const Status& error) {
     if (is_on_device(collective)) device_->fail(seq, member, error);
   }
-  // Of a barrier: waits until the member's device has done all earlier work, or `is_over`.
+  // For a barrier: waits until the member's device has done all earlier work, or `is_over`.
   // DeadlineExceeded, or the error of the device.
   Status wait_for_device(const Collective& collective, int member, absl::Time deadline,
                          absl::FunctionRef<bool()> is_over);

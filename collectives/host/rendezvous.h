@@ -58,14 +58,15 @@ class Rendezvous {
   // Gives the handle back; nothing else may be called after that.
   void close();
   bool is_open() const { return held_.value; }
-  // The same without a handle, for as long as this one or another client's keeps the block.
+  // A Rendezvous without a handle, valid as long as this handle or another client's keeps the
+  // block.
   Rendezvous view() const { return Rendezvous(*link_, members_, leader_client_, block_); }
-  // What the block takes of the region.
+  // The bytes of the region that the block takes.
   uint64_t num_bytes() const { return block_->records_offset + num_records() * record_stride_; }
 
-  // From now on the group is one of messages. No thread waits for a single message, so a change of
-  // a record also rings the bell of each member that may be waiting for it: of the receiver as the
-  // last member arrives, of the sender as the message is finished, of both as it fails.
+  // From now on the group is used for messages. No thread waits for a single message, so a change
+  // of a record also rings the bell of each member that may be waiting for it: of the receiver as
+  // the last member arrives, of the sender as the message is finished, of both as it fails.
   void ring_bells();
 
   absl::Span<const GroupMember> members() const { return members_; }
@@ -121,9 +122,9 @@ class Rendezvous {
   // Waits until all have arrived; settles DeadlineExceeded at the deadline, and InvalidArgument
   // where a member cannot arrive because it waits elsewhere for this one.
   Status wait_arrived(const Op& op);
-  // The same of an operation that this client's member has arrived at, but it never settles it:
-  // false at the deadline, and where `has_news` was set before nudge(); true also where it has
-  // failed.
+  // As wait_arrived(), for an operation at which this client's member has arrived, but never
+  // settles it. False at the deadline, and where `has_news` was set before nudge(); true also where
+  // the operation has failed.
   bool wait_all_arrived(uint32_t seq, absl::Time deadline, const std::atomic<bool>& has_news);
   // Settles this operation, at which `op`'s member has arrived, and those of other groups, where
   // they wait for each other: what clients of this host see of it. wait_arrived() calls it.
@@ -182,7 +183,7 @@ class Rendezvous {
   // another client that settles it, see verdict().
   Status settle(uint32_t seq, VerdictKind kind, From from, const Status& error,
                 const Op* op = nullptr);
-  // The same with kError for a caller that needs no verdict, and may hold a lock: it never waits
+  // As settle() with kError, for a caller that needs no verdict and may hold a lock: never waits
   // for another client that settles.
   void settle_at_once(uint32_t seq, From from, const Status& error);
   // settle_at_once() of every operation later than `done` that the member has arrived at, with its
@@ -202,24 +203,25 @@ class Rendezvous {
   // it does not change meanwhile.
   Status describe_missing(const Op& op, const State& before) const;
   Status describe_missing(const Op& op) const { return describe_missing(op, load(op.seq)); }
-  // The same of an operation whose record is not free: the missing members are those that are not
-  // done with the operation that has it.
+  // As describe_missing(), for an operation whose record is not free: the missing members are not
+  // done with the operation that has the record.
   Status describe_behind(const Op& op) const;
-  // The same of the operation of any group in which the member's device waits; empty if in none.
+  // As describe_missing(), for the operation of any group in which the member's device waits; empty
+  // if in none.
   std::string describe_wait(int member) const;
-  // What a device of any client waits in, as far as clients of this host see it; nothing where it
-  // waits in no operation of a group, or is on another host.
+  // The operation in which a device of any client waits, as far as clients of this host see it;
+  // nothing where it waits in no operation of a group, or is on another host.
   struct Wait;
   static std::optional<Wait> wait_of(HostLink& link, const GroupMember& device);
-  // The same, also where the operation has begun to move bytes, or still waits for its record.
+  // As wait_of(), also where the operation has begun to move bytes, or still waits for its record.
   static std::optional<Wait> operation_of(HostLink& link, const GroupMember& device);
   // Another barrier of the same name whose mesh overlaps with this group.
   std::optional<Wait> find_same_name(const Op& op) const;
 
   // What the member has written of its run.
   Statement statement_of(int member, const MemberEntry& entry) const;
-  // Which members have arrived, as the state says now. Once it is settled, also one that has come
-  // too late and has not noticed yet.
+  // Which members have arrived, as the state says now. Once it is settled, also a member that has
+  // arrived too late and has not noticed yet.
   std::vector<bool> arrivals(uint32_t seq) const { return arrivals(seq, load(seq)); }
   // What a device is doing, with the default label if it wrote none.
   static ActivitySnapshot last_seen(const HostLink& link, int client, int ordinal);
@@ -235,7 +237,7 @@ class Rendezvous {
   // The newest operation that any record describes.
   uint32_t newest() const;
   // Acknowledges, for a member that skips from `from` to `to`, the verdicts of the operations in
-  // between that wait for it. Not of messages.
+  // between that wait for it. Not for messages.
   void pass_over(uint32_t from, uint32_t to);
 
  private:
@@ -272,8 +274,8 @@ class Rendezvous {
   // the state that it ends.
   Status settle_with(uint32_t seq, VerdictKind kind, From from, const Op* op,
                      absl::FunctionRef<Status(const State& before)> make_error);
-  // The same without waiting: nullopt where another client settles the operation, or has settled
-  // it.
+  // As settle_with(), but never waits: nullopt where another client settles the operation, or has
+  // settled it.
   std::optional<Status> try_settle(uint32_t seq, VerdictKind kind, From from,
                                    absl::FunctionRef<Status(const State& before)> make_error);
   // Waits until what is being settled is settled. Orphans it where the settler is lost. Returns how
@@ -319,7 +321,7 @@ class Rendezvous {
   bool is_missing(uint32_t seq, int member) const {
     return entry(seq, member).seq.load(std::memory_order_acquire) != seq;
   }
-  // The same as wait_of(), of another group than this.
+  // As wait_of(), for a wait in another group than this.
   std::optional<Wait> other_wait_of(const GroupMember& device) const;
   // Devices that wait for each other in a circle, from the member of `op` on; empty: none found.
   std::vector<Wait> find_circle(const Op& op);

@@ -145,7 +145,7 @@ TEST_F(SettlerTest, OneThatDiesIsReplacedAtOnceWithOneVerdict) {
                AllOf(HasSubstr("all_reduce (operation 1 of the group) failed, and client 2 "),
                      HasSubstr("was lost before it could say why"))));
   EXPECT_EQ(told[1], told[0]);
-  // As do those that come later, whatever they know, and the settler if it is resumed.
+  // Clients that settle later get the same verdict, and so does the settler if it is resumed.
   for (int client = 0; client < 3; ++client) EXPECT_EQ(settle(client), told[0]);
   EXPECT_TRUE(groups_[0]->is_finished(1));
   for (int client = 0; client < 3; ++client) {

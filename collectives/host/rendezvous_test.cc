@@ -211,7 +211,7 @@ TEST_F(RendezvousTest, WhatAMemberHasArrivedAtIsSettled) {
   open(2);
   const Status lost = absl::UnavailableError("client 1 is lost");
   EXPECT_THAT(arrive(1, 0), IsOk());
-  // Nothing of member 1, which has not arrived, or of one that is done with it.
+  // Nothing is settled for member 1, which has not arrived, or for a member that is done with it.
   group_->settle_arrived(1, 0, From::kRunning, lost);
   group_->settle_arrived(0, 1, From::kRunning, lost);
   EXPECT_TRUE(group_->is_next(1));

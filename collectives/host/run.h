@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Run: one started run of a Collective, as users and streams see it. What it does is the business
-// of its subclass, one per protocol.
+// Run: one started run of a Collective, as users and streams see it. A subclass per protocol says
+// what it does.
 //
 //   kQueued --begin(): its turn has come-----> kStarted --complete()--> done
 //      |                                          ^  a waiter's deadline passes: is_given_up()
@@ -106,14 +106,14 @@ class Run : public PendingWork, public Stream::Runnable {
 
  protected:
   Mover& mover() const { return group_->mover(); }
-  // What the task of a run returns that has ended with `status`: a barrier reports to its caller
+  // The result of the task of a run that has ended with `status`: a barrier reports to its caller
   // alone, other errors wait for sync_devices() too. Drops executor_ref(), perhaps the last
   // reference.
   Status end_task(Status status);
   // Executes the run on this thread, if it is the next one of its stream and ends in time.
   void try_run_here(absl::Time deadline);
-  // As `wait`, which waits until a time and says whether that was enough: of a message, whose wait
-  // no device shows. A wait that lasts is reported.
+  // Calls `wait`, which waits until a time and says whether that was enough. Reports a wait that
+  // lasts: no device shows the wait of a message.
   bool wait_for_message(absl::Time deadline, absl::FunctionRef<bool(absl::Time until)> wait);
 
  private:

@@ -4,7 +4,7 @@
 // two members in one operation, and with a bound on preemptions all those of more operations,
 // deadlines, deaths, messages and three members. What must hold in each of them:
 //   1. no member waits for good: a deadlock or a livelock ends the search;
-//   2. of one operation all members get one verdict, or none gets one;
+//   2. all members of an operation get one verdict, or none gets one;
 //   3. a member that returns OK has read the right bytes, whatever is reused meanwhile.
 //
 // Searches with a bound on preemptions are complete in CI. Environment variables (tools/soak):
@@ -109,7 +109,7 @@ class RendezvousSteps : public ::testing::Test {
     }
   }
 
-  // As it is before the first operation.
+  // Restores the state before the first operation.
   void reset() {
     Rendezvous& group = *groups_[0];
     const int n = group.size();
@@ -352,7 +352,7 @@ class RendezvousSteps : public ::testing::Test {
   int leaver_ = -1;  // the member whose memory no other one reads, and that waits for none
   bool are_messages_ = false;
   bool differ_by_number_ = false;  // the signature has the number of the operation
-  // Of the second operation of member 0, where a waiter may give it up before its turn.
+  // The stage of member 0's second operation, where a waiter may give it up before its turn.
   enum Stage : uint32_t { kCannotBeGivenUp, kQueued, kStarted, kGivenUp, kTold };
   SharedWord<uint32_t> stage_;
   std::string wrong_;

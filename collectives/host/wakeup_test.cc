@@ -126,7 +126,7 @@ TEST_F(WakeupTest, AWaiterThatIsHeldUpDoesNotSleepOnALaterOperation) {
     ASSERT_THAT(group_->wait_arrived(op(seq, 1, steady_now())),
                 StatusIs(StatusCode::kDeadlineExceeded));
   }
-  // One member waits in the next operation of the record, as the one that is held up did.
+  // One member waits in the next operation of the record, as the member that is held up did.
   ASSERT_TRUE(group_->wait_free(1 + kRecords, absl::InfinitePast()));
   ASSERT_THAT(group_->arrive(op(1 + kRecords, 1)), IsOk());
   go_on.open();

@@ -7,7 +7,7 @@
 // through this table alone, and builds where no MPI is installed.
 //
 // All messages are those of one communicator, which nothing else uses. A message to a rank arrives
-// behind those that were sent to it before with the same tag.
+// after all earlier messages to it with the same tag.
 //
 // Thread-safe. After MPI_Finalize() has begun, all functions fail as Unavailable.
 #ifndef TESSERA_COLLECTIVES_MPI_CALLS_H_
@@ -53,8 +53,8 @@ class Calls {
   // Whether the request has ended (MPI_Test); it is not to be used again then, nor after an error.
   virtual StatusOr<bool> is_done(Request& request) = 0;
 
-  // MPI cannot be made to give up a request, so memory of those that have not ended stays as long
-  // as this object, which lasts until MPI_Finalize().
+  // MPI cannot be made to give up a request, so the memory of unfinished requests lives as long as
+  // this object, which lasts until MPI_Finalize().
   void keep(std::unique_ptr<std::byte[]> bytes) {
     std::lock_guard<std::mutex> lock(kept_mutex_);
     kept_.push_back(std::move(bytes));

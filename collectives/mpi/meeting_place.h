@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // MeetingPlace: where the clients of an MPI program find their coordinator, as rank 0 decides it
-// for all. What of tessera/mpi.h needs no MPI.
+// for all. The part of tessera/mpi.h that needs no MPI.
 #ifndef TESSERA_COLLECTIVES_MPI_MEETING_PLACE_H_
 #define TESSERA_COLLECTIVES_MPI_MEETING_PLACE_H_
 

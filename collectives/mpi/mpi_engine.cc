@@ -137,7 +137,7 @@ Status MpiCarrier::take_ended(Transfers& transfers, std::vector<Packet>& ended) 
 void MpiCarrier::take_sends() {
   std::vector<Packet> sent;
   for (auto& [client, line] : lines_) line.error.Update(take_ended(line.sends, sent));
-  // Those of several peers: one that has stopped does not hold up the others.
+  // Closed sends go to several peers: a stopped peer does not hold up the others.
   for (auto it = closed_sends_.begin(); it != closed_sends_.end();) {
     const StatusOr<bool> is_done = calls_->is_done(it->request);
     if (!is_done.ok()) calls_->keep(std::move(it->packet.bytes));

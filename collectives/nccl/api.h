@@ -12,14 +12,14 @@
 // Two implementations: NCCL's own (open_api.h), one call per function, and the fake
 // (fake/fake_nccl.h), which runs on any machine. contract.h holds both to one table.
 //
-// Communicators do not block: a call that has more to do than it did returns OK, and poll() says
-// when it is through. What is moved are bytes, of no type; what NCCL adds has one of its own types,
-// which are all of ours but bool.
+// Communicators do not block: a call that has more to do returns OK, and poll() says when it is
+// done. Moved bytes have no type; terms that NCCL adds have one of its types, which are all of ours
+// except bool.
 //
 // Thread rule, NCCL's: calls for the communicators of one GPU come from one thread at a time, and
-// those that give work to a stream from the thread that made the communicator; the ends (revoke,
-// finalize, destroy, abort) may come beside calls for other communicators. As in CUDA, the GPU is
-// the calling thread's current one, and every thread sets it.
+// calls that give work to a stream come from the thread that made the communicator; the ends
+// (revoke, finalize, destroy, abort) may come beside calls for other communicators. As in CUDA, the
+// GPU is the calling thread's current one, and every thread sets it.
 //
 // Errors are what NCCL reports, with the function's name and NCCL's last words: Unavailable where a
 // peer or the network is gone, Internal for CUDA's and the system's, FailedPrecondition for what

@@ -13,8 +13,8 @@
 //   1. a registered slab lives at least as long as the communicator, which keeps the pool for that,
 //      even where NCCL never ends it;
 //   2. an operation is given registered memory on all members or on none (NcclMover);
-//   3. what is registered is deregistered while the communicator is in use and the stream idle; the
-//      abort of one that failed does it by itself.
+//   3. memory is deregistered while the communicator is in use and the stream idle; the abort of a
+//      failed communicator deregisters by itself.
 //
 // Thread-safe, except init(), issue(), register_memory() and stop_registering(), which only the
 // issuing thread calls.
@@ -68,7 +68,7 @@ class Communicator {
 
   Lane& lane() { return lane_; }
   uint32_t generation() const { return generation_; }
-  // Whether there is a verdict. Of a generation at which all have arrived.
+  // Whether there is a verdict, for a generation at which all have arrived.
   bool is_failed() const { return generations_.is_failed(generation_); }
   // The verdict, once there is one. May wait for another client, as fail() does.
   Status verdict() { return generations_.verdict(generation_); }
@@ -99,7 +99,7 @@ class Communicator {
   // The error that NCCL has found, if it has. Waits for the issuing thread's call of NCCL, unless
   // there is a verdict, or the device is lost.
   Status async_error();
-  // The same without waiting: OK while the issuing thread is in a call.
+  // As async_error(), without waiting: OK while the issuing thread is in a call.
   Status try_async_error();
 
   // ---- For the end; none of the above gives the stream anything after the first of these.

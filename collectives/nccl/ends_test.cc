@@ -127,8 +127,8 @@ TEST_F(EndsTest, AnAbortBesideALongOperationLosesNoGpu) {
   expect_works({0, 1});
 }
 
-// A call of NCCL that does not return in time loses the device. What it has made is freed when it
-// returns after all.
+// A call of NCCL that does not return in time loses the device. The objects that it has made are
+// freed when it returns after all.
 TEST_F(EndsTest, WhatACallMakesThatReturnsLateIsFreed) {
   ASSERT_NO_FATAL_FAILURE(start({.collective_timeout = absl::Seconds(2),
                                  .watch = {.revoke_limit = absl::Milliseconds(100)}}));

@@ -93,7 +93,7 @@ class FailuresTest : public ThreeClientsTest {
       if (c != client) job_->client(c).link->report_lost(client, reason);
     }
   }
-  // Of a sum of all when client 2 is lost.
+  // Checks a sum of all members when client 2 is lost.
   static void expect_lost(const std::vector<std::unique_ptr<Sum>>& sums,
                           const std::string& reason) {
     for (const int device : {0, 1}) {
@@ -140,7 +140,7 @@ TEST_F(FailuresTest, TheDeadlinePassesWhileWorkIsInFlight) {
   EXPECT_EQ(calls("comm_init_rank"), made + kMembers);
 }
 
-// The same when one thread waits no longer than that.
+// As above, at the deadline of one waiting thread.
 TEST_F(FailuresTest, AWaiterGivesUpWhileWorkIsInFlight) {
   start();
   const auto sums = begin_stuck_sum();
@@ -243,7 +243,7 @@ TEST_F(FailuresTest, ARevokeTakesLong) {
   open_gate();
 }
 
-// One that never returns takes its GPU with it.
+// The GPU of a revoke that never returns is lost.
 TEST_F(FailuresTest, ARevokeNeverReturns) {
   start({.collective_timeout = absl::Seconds(30),
          .watch = {.revoke_limit = absl::Milliseconds(200)}});

@@ -39,10 +39,10 @@ class Generations {
   // all. Errors as of Rendezvous::open().
   static StatusOr<Generations> open(host::HostLink& link, std::vector<host::GroupMember> here,
                                     std::shared_ptr<OtherHosts> others);
-  // The same without a handle of the block (Rendezvous::view()).
+  // The same generations without a handle of the block (Rendezvous::view()).
   Generations view() const { return Generations(rendezvous_.view(), others_); }
 
-  // Of all hosts.
+  // The members on all hosts.
   int num_members() const {
     return others_ == nullptr ? rendezvous_.size() : others_->num_members();
   }
@@ -51,7 +51,7 @@ class Generations {
   // its index on this host. `make`: for the group's first member. Errors as of a rendezvous.
   StatusOr<UniqueId> meet(const Label& label, int member, uint32_t generation,
                           absl::FunctionRef<StatusOr<UniqueId>()> make, absl::Time deadline);
-  // Whether there is a verdict. Of a generation at which all of this host have arrived.
+  // Whether there is a verdict, for a generation at which all of this host have arrived.
   bool is_failed(uint32_t generation) const { return rendezvous_.is_finished(generation); }
   // Makes `error` the verdict of all hosts, unless there is one; the verdict. Waits for the
   // coordinator until `limit`, and for a client that has begun to settle the verdict. Before any

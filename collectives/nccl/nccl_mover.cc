@@ -29,7 +29,7 @@ constexpr absl::Duration kMessageCheckInterval = absl::Milliseconds(20);
 // How long the copy of a message may take once its GPU has reached it.
 constexpr absl::Duration kMessageCopyLimit = absl::Seconds(30);
 
-// Cuts one block of memory into pieces. Of one thread.
+// Cuts one block of memory into pieces. Used by one thread.
 class PackingPool : public MemoryPool {
  public:
   explicit PackingPool(std::shared_ptr<Buffer> block)
@@ -92,7 +92,7 @@ absl::Time deadline_of(const Arguments& arguments, absl::Duration timeout) {
   return arguments.deadline.value_or(steady_now() + arguments.timeout.value_or(timeout));
 }
 
-// Of a meeting of which nothing but the entries is used.
+// The signature of a meeting of which only the entries are used.
 Signature ends_at_arrival() {
   Signature signature;
   signature.inlined = true;
@@ -455,7 +455,7 @@ void NcclMover::fail(uint32_t seq, int member, const Status& error) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const Rank& rank = ranks_[member];
-    // Of a group of messages, which asks for no communicator.
+    // In a group of messages, which asks for no communicator.
     const int position = places_.positions[member];
     if (rank.begun == 0 && position < 2) given_up_[position] = {seq, error};
     if (rank.begun < seq) return;

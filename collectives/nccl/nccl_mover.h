@@ -5,20 +5,20 @@
 //   device 0   ... work | pack  [ send recv ... ]  add  [ send recv ... ]  unpack | work ...
 //   device 1   ... work | pack  [ send recv ... ]  add  [ send recv ... ]  unpack | work ...
 //
-// What is between the brackets is one group of NCCL, in which each member names what it sends and
-// receives (schedule.h); the rest is of our kernels, on the same CUDA stream. Each device is a rank
-// of its own, also where a client has several.
+// The calls between the brackets are one group of NCCL, in which each member names what it sends
+// and receives (schedule.h); our kernels do the rest, on the same CUDA stream. Each device is a
+// rank of its own, also where a client has several.
 //
 // The first operation makes the group's communicator, and the first one after a failure makes a new
 // one: each member arrives with the number of the generation that it would use, and all use the
-// highest (communicator.h). What is under way is the watch's (watch.h): it fails with one text on
-// all members, and the group can be used again unless a member is lost.
+// highest (communicator.h). The watch (watch.h) ends operations under way: they fail with one text
+// on all members, and the group can be used again unless a member is lost.
 //
 // Registered memory, if the mover uses it. NCCL leaves undefined what happens where some ranks have
 // registered memory and others have not, or where some sum in place and others do not. So each
 // member says, when it arrives, whether all of its memory is: the operation's, and what its pool
-// has for packing. From the first that cannot say so on (memory that is not of the device's pool,
-// or which NCCL did not take) the communicator does without on all members.
+// has for packing. Once a member cannot say so (its memory is not of the device's pool, or NCCL did
+// not take it) the communicator does without on all members.
 //
 // Memory for packing. Invariant: between the meeting and its last call of NCCL a member takes no
 // memory. To allocate may wait for this GPU and for all that have peer access with it; where one of
@@ -71,7 +71,7 @@ class NcclMover : public host::DeviceMover {
  public:
   struct Options {
     Sums sums = Sums::kOrdered;
-    // Of runs that have none.
+    // For runs without a timeout of their own.
     absl::Duration timeout = absl::InfiniteDuration();
     // Whether NCCL may use memory of the devices' pools directly. One client that does not use it
     // decides for the group.
@@ -182,9 +182,9 @@ class NcclMover : public host::DeviceMover {
   std::vector<Rank> ranks_;
   Status lost_;  // of a member
   Status closed_;
-  // Of the two ends of messages, by position: where they are copied, beside the stream of the
-  // device, which they do not hold up. A queue is given a copy when the message's turn has come on
-  // the GPU, not before: one that was given up writes nothing later.
+  // The queues of the two ends of messages, by position: messages are copied there, and do not hold
+  // up the stream of the device. A queue is given a copy when the message's turn has come on the
+  // GPU, not before: a message that was given up writes nothing later.
   std::unique_ptr<cuda::CudaQueue> message_queues_[2];
   std::map<uint32_t, cuda::Event> arrived_[2];  // what a message comes after, by its number
   struct GivenUp {

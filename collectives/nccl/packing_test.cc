@@ -110,7 +110,7 @@ TEST_F(PackingTest, PoolsGrowBeforeAnyGpuWaits) {
               IsOk());
 }
 
-// The same exchange of memory that is on the GPUs already.
+// An exchange of memory that is on the GPUs already.
 struct OnGpus {
   std::shared_ptr<Buffer> in;
   std::shared_ptr<Buffer> out;

@@ -106,7 +106,7 @@ bool wants_broadcast(const Requests& requests) {
   return true;
 }
 
-// Of a reduction of boxes: whether all members want boxes of equally many elements.
+// Whether all members of a reduction of boxes want equally many elements.
 bool wants_reduce_scatter(const Requests& requests) {
   return std::all_of(requests.begin(), requests.end(), [&](const auto& request) {
     return request.has_value() && !request->empty() &&
@@ -114,7 +114,7 @@ bool wants_reduce_scatter(const Requests& requests) {
   });
 }
 
-// Of all_reduce, reduce and reduce_scatter.
+// For all_reduce, reduce and reduce_scatter.
 bool has_nccl_reduction(const Collective& c) {
   return c.kind() != OpKind::kReduceScatter || c.counts().are_equal();
 }
@@ -411,7 +411,7 @@ class Planner {
     round().to = to;
     round().count = count;
     round().root = collective_.root();
-    // Of bytes that are 0 or 1, the least is their "and".
+    // The minimum of bytes that are 0 or 1 is their "and".
     round().dtype = collective_.dtype() == DType::kBool ? DType::kUint8 : collective_.dtype();
     round().op = collective_.op();
   }

@@ -24,11 +24,11 @@
 // Steps of a relayout are exchanges and reductions of boxes. Where the pulls of all members are an
 // all-gather or a broadcast, they become one call of NCCL.
 //
-// Sums says which adds. Ordered: our kernel, in ascending order of the members, as CPUs do: the
-// same bits, and NCCL only moves bytes. NCCL's: all_reduce, reduce, and reduce_scatter and
-// reduce_boxes of equal counts are one call of NCCL each, in its own order (docs/gpu.md,
-// "Numerics"); bool, which NCCL lacks, is the min (and) or max (or) of u8. What NCCL has no call
-// for is ordered in any case.
+// Sums says what adds. Ordered: our kernel, in ascending order of the members, as CPUs do: the same
+// bits, and NCCL only moves bytes. NCCL's: all_reduce, reduce, and reduce_scatter and reduce_boxes
+// of equal counts are one call of NCCL each, in its own order (docs/gpu.md, "Numerics"); bool,
+// which NCCL lacks, is the min (and) or max (or) of u8. Sums for which NCCL has no call are ordered
+// in any case.
 //
 // Gather, scatter and all_to_all are not NCCL's own, which it has since 2.28: there they are the
 // same sends and receives, for equal counts alone.
@@ -83,7 +83,7 @@ struct Round {
   Kind kind = Kind::kMessages;
   std::vector<Send> sends;
   std::vector<Receive> receives;
-  // Of a collective. A reduction has a count of elements, a type of NCCL's and an op.
+  // For a collective call. A reduction has a count of elements, a type of NCCL's and an op.
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   int64_t num_bytes = 0;

@@ -88,7 +88,7 @@ StatusOr<bool> Watch::is_through(Entry& entry) {
     if (event == nullptr) return false;
     return queue.is_done(event);
   };
-  // Before the verdict is asked for: one that comes later is none on what is done.
+  // Read before the verdict: a later verdict does not concern finished work.
   const StatusOr<bool> done = is_done(flight.ended);
   if (communicator.is_failed()) return false;
   Status error = done.status();  // of the GPU: the peers' would wait for it
@@ -376,8 +376,8 @@ struct Watch::Calls {
   Completion done;
 };
 
-// Calls of NCCL that may not return, each with the GPU of its communicator current. What they use
-// is kept until they do.
+// Calls of NCCL that may not return, each with the GPU of its communicator current. All that they
+// use is kept until they return.
 std::shared_ptr<Watch::Calls> Watch::start_calls(std::vector<Communicator::Released> communicators,
                                                  Status (Api::*call)(CommHandle)) {
   const auto calls = std::make_shared<Calls>();

@@ -12,8 +12,8 @@
 //   the network or the GPU failed                   Api::poll(), cuda::Api::query_event()
 //   the deadline of an operation has passed         its stream has reached it, and it took so long
 //
-// Then all that is under way on this client's GPUs fails, since what comes later in a stream may
-// have used what never came. In this order:
+// Then all work under way on this client's GPUs fails, since later work in a stream may have used
+// data that never arrived. In this order:
 //   1. the communicators of all that is under way get the verdict, which their members see;
 //   2. whatever the streams were given ends with it (CudaStream::fail_given());
 //   3. the communicators are revoked, so that their kernels end, and the streams drain; one whose

@@ -127,8 +127,8 @@ TEST_F(WatchTest, ACoordinatorThatDoesNotAnswerByTheLimitDecidesNothing) {
   network->engine->stop();
 }
 
-// What is called under locks when a client is lost does not wait for another one that is stopped
-// while it settles a verdict.
+// The functions called under locks when a client is lost do not wait for another client that is
+// stopped while it settles a verdict.
 TEST_F(WatchTest, ALossDoesNotWaitForASettlerThatIsStopped) {
   start();
   const testing::TestDeadline deadline(absl::Seconds(10), "less than the time limit of a settler");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Boards: what a client knows of the runs of a group over several hosts, by their numbers: a Board
-// of each run that its members have not all retired, and the verdicts of the last ones that failed.
+// of each run that its members have not all retired, and the verdicts of the last failed runs.
 //
 //   boards.at(12).note_entry(3, entry)     a letter has come: member 3 has arrived in run 12
 //   boards.keep_failure(12, call, verdict)
-//   boards.retire(12)                      once by each member of this client, in the order of its
-//   runs boards.is_over(12)                     all members of this client have retired it
+//   boards.retire(12)                      once by each member of this client, in order of its runs
+//   boards.is_over(12)                     all members of this client have retired it
 //
 // Numbers are those of seq_after(): they begin again after 2^32 runs, and are compared within half
 // of that.
@@ -67,8 +67,8 @@ struct Board {
   std::map<int, std::deque<Asked>> requests[2];  // by member here; first and second step
   std::optional<Status> verdict;
   std::map<int, std::string> doing;  // of members that were asked
-  std::set<int> coming;              // those of them whose entry is on the way
-  // Members of this client that have arrived, and those that were asked for before they had, with
+  std::set<int> coming;              // the asked members whose entry is on the way
+  // Members of this client that have arrived, and members that were asked for before they had, with
   // the call of the member that asked first.
   std::set<int> arrived;
   std::map<int, Signature> late;

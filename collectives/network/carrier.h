@@ -9,8 +9,8 @@
 //
 // Invariants:
 //   1. Packets of one client to another arrive whole and in the order in which they were sent, or
-//      not at all: none is lost before one that arrives. What arrives may have bytes of any value
-//      behind those that were sent, up to kMostPacketBytes in all.
+//      not at all: no packet is lost before a packet that arrives. An arrived packet may have bytes
+//      of any value behind the bytes that were sent, up to kMostPacketBytes in all.
 //   2. After close() a packet may still arrive. Its reader knows by its text that it is old.
 //   3. Packets that the library has not taken or filled belong to the carrier, also after close().
 //
@@ -74,7 +74,7 @@ class Carrier {
 
   // Whether there was anything to do.
   virtual bool progress(Sink& sink) = 0;
-  // As of Connections.
+  // As in Connections.
   virtual void append_descriptors(std::vector<pollfd>&) const {}
   virtual absl::Duration longest_sleep() const { return absl::InfiniteDuration(); }
 };

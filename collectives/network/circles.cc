@@ -8,7 +8,7 @@
 namespace tessera::network {
 namespace {
 
-// Visits that are remembered. One that is forgotten costs letters.
+// Visits that are remembered. A forgotten visit costs letters.
 constexpr size_t kMostVisits = 1 << 14;
 
 struct LetterHead {
@@ -116,7 +116,7 @@ void Circles::read_search(int device, CircleLetter letter) {
     return confirm({std::move(wait->hop), origin});
   }
   if (run == origin.run) {
-    // The device waits there in the place of the one that has searched.
+    // The device waits there in place of the device that has searched.
     if (is_first) return;
     letter.hops.front() = std::move(wait->hop);
     return confirm(std::move(letter.hops));

@@ -6,10 +6,10 @@
 // A run waits for the members that have not arrived, and each of these may wait in a run of another
 // group. The first member of a run that has arrived sends a search to the missing ones:
 //
-//   kSearch   from a device that waits to those that it misses, with the path so far. It ends at a
+//   kSearch   from a device that waits to the missing ones, with the path so far. It ends at a
 //             device that has arrived there or waits in nothing, and at a run that searches by
-//             itself: one over several hosts whose id is smaller. One that reaches the run from
-//             which it came has found a circle.
+//             itself: a run over several hosts whose id is smaller. A search that reaches the run
+//             from which it came has found a circle.
 //   kConfirm  once around the circle: every device still waits in the same run.
 //   kEnd      once more: every run of the circle ends, with one text.
 //
@@ -22,7 +22,7 @@
 //   2. Where a circle stays, the search of one of its runs finds it: that of the smallest id among
 //      the runs over several hosts. Searches are repeated, so that a lost letter delays.
 //   3. Every run of a circle ends; none is done because a device of another one was free to join
-//      it. A run ends after the one that waits for its device, and the first device is held until
+//      it. A run ends after the run that waits for its device, and the first device is held until
 //      the last run has ended.
 //
 // The rounds are those of Chandy, Misra and Haas, "Distributed Deadlock Detection" (1983), for

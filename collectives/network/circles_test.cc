@@ -221,14 +221,14 @@ class Simulation {
     self.waits = false;
     ++self.next;
   }
-  // Done or failed: whichever, its members go on, and those that come later find it so.
+  // Ends the run, done or failed: its members go on, and members that arrive later find it ended.
   void end_run(int group) {
     ended_[group] = true;
     for (const int member : job_.groups[group]) {
       if (devices_[member].waits && group_of(member) == group) leave(member);
     }
   }
-  // The first member that has arrived, of a run over several hosts.
+  // Starts the search of the first arrived member, in a run over several hosts.
   void search_in(int group) {
     if (!spans_hosts(group)) return;
     for (const int member : job_.groups[group]) {
@@ -237,7 +237,7 @@ class Simulation {
       return;
     }
   }
-  // As the clients of a host do, by the memory that they share.
+  // Does what the clients of a host do by the memory that they share.
   void end_circles_of_one_host() {
     const size_t n = devices_.size();
     std::vector<std::vector<bool>> waits_for(n, std::vector<bool>(n));
@@ -276,7 +276,7 @@ class Simulation {
       ASSERT_TRUE(still || self.waited.count(group) > 0) << "it never waited there";
       last_began = std::max(last_began, still ? self.began : self.waited.at(group).first);
       first_ended = std::min(first_ended, still ? now_ + 1 : self.waited.at(group).second);
-      // The next one joins this run after the one that it waits in, if it is a member.
+      // The next device joins this run after the run in which it waits, if it is a member.
       const bool is_pair = hop.name_hash != 0 && hop.name_hash == next.name_hash;
       const std::vector<int>& members = job_.groups[group];
       const bool is_member = std::count(members.begin(), members.end(), next.device) > 0;
@@ -332,7 +332,7 @@ std::vector<std::vector<int>> calls_of(int num_devices, const std::vector<std::v
   return calls;
 }
 
-// Of three devices in three pairs: every order of their calls, on all placements.
+// Three devices in three pairs: every order of their calls, on all placements.
 TEST(CirclesTest, EveryOrderOfThreePairsEnds) {
   const std::vector<std::vector<int>> groups = {{0, 1}, {1, 2}, {2, 0}};
   for (const std::vector<int>& hosts : placements(3)) {

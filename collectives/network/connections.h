@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Connections: what the work of an engine is: connections, messages, and their ends. Each
-// library below implements it; ThreadedEngine (threaded_engine.h) makes an Engine of it.
+// Connections: the work of an engine, which is connections, messages, and their ends. Each library
+// below implements it; ThreadedEngine (threaded_engine.h) makes an Engine of it.
 //
-// Of one client, seen from this one:
+// The states of one client, seen from this one:
 //
 //   none --offer()--> offered --meet()--> meeting --both ends are there--> connected
 //                        ^                   |                                |
@@ -13,7 +13,7 @@
 // reads the peer's offer for number n; the coordinator carries them. An offer stays valid until the
 // connection is made.
 //
-// Used by one thread at a time: the one that has the engine's work.
+// Used by one thread at a time: the thread that has the engine's work.
 #ifndef TESSERA_COLLECTIVES_NETWORK_CONNECTIONS_H_
 #define TESSERA_COLLECTIVES_NETWORK_CONNECTIONS_H_
 
@@ -48,7 +48,7 @@ struct Operation {
   Engine::Done done;  // null for an orphan: an operation that ended with an error, whose memory the
                       // library may still use
 
-  // Of Connections.
+  // The fields below are used by Connections alone.
   Connections* owner = nullptr;
   void* request = nullptr;  // the library's, while that has it
   size_t num_moved = 0;     // bytes that need not be touched again
@@ -84,7 +84,7 @@ class Connections {
   // In a forked child: leaves all objects of the library as they are, for they are the parent's.
   virtual void abandon() = 0;
 
-  // Runs callbacks of what has ended. Whether there was anything to do.
+  // Runs the callbacks of ended operations. Returns whether there was anything to do.
   virtual bool progress() = 0;
   // Prepares for sleep on the descriptors. False where progress() has to be called first.
   virtual bool arm() = 0;

@@ -17,9 +17,9 @@
 //      posts for a with that tag. Tags are independent of each other: a message may overtake those
 //      of other tags. A message has the size of its receive; else the receive ends as Internal,
 //      its memory has any content, and later messages are not affected.
-//   2. `done` is called exactly once, also for what is submitted while a client is cut or the
-//      engine is stopped. It runs on the engine's thread or on one that is in wait(), never inside
-//      the call that submits (after stop() there is no thread, and it does). Operations complete
+//   2. `done` is called exactly once, also for operations submitted while a client is cut or the
+//      engine is stopped. It runs on the engine's thread or on a thread in wait(), never inside the
+//      call that submits (after stop() there is no thread, and it does). Operations complete
 //      without further calls.
 //   3. `done` of a send says that its bytes may be changed, not that they have arrived. `done` of a
 //      receive with OK says that all bytes are there.
@@ -113,13 +113,13 @@ class Engine {
   // several reasons counts. `reason` is an error.
   virtual void cut(int client, const Status& reason) = 0;
 
-  // One wait() of a thread. What is in it is the engine's, which sets it under its mutex.
+  // One wait() of a thread. Its fields are the engine's, which sets them under its mutex.
   struct Wait {
     std::atomic<bool> is_over{false};
     std::condition_variable woken;
   };
-  // Blocks until wake(wait), or for at most `limit`. Of the threads that wait one does the engine's
-  // work, so that what `done` wakes is that thread itself and no other one has to be scheduled.
+  // Blocks until wake(wait), or for at most `limit`. One of the waiting threads does the engine's
+  // work, so that `done` wakes that thread itself and no other thread has to be scheduled.
   virtual void wait(Wait& wait, absl::Duration limit) = 0;
   // Ends wait(wait), which may not have begun. Any thread; `wait` must live.
   virtual void wake(Wait& wait) = 0;

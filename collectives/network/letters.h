@@ -4,16 +4,16 @@
 // what a member has arrived with, what it asks of another one, and the verdict of a run.
 //
 //   letters.open(client)             from now on letters of this client are read
-//   letters.set_reader(group, ...)   gets those of the group, the ones that came before too
+//   letters.set_reader(group, ...)   gets the letters of the group, also earlier ones
 //   letters.send(client, letter)
 //
 // Letters from one client to another are read in the order in which they were sent. On the wire a
 // letter is a message of a fixed size, which has the start of the body, and a second one of the
 // same tag with the rest of it unless that is empty.
 //
-// Every letter has the word of the job, which is derived from the job token: what comes without it
-// is dropped. So a process that does not know the token, and cannot read what the clients send,
-// cannot forge a letter, and one of a former job is none. The word is no signature: it does not
+// Every letter has the word of the job, which is derived from the job token: a letter without it is
+// dropped. So a process that does not know the token, and cannot read what the clients send, cannot
+// forge a letter, and letters of a former job are dropped. The word is no signature: it does not
 // protect from a process that reads or changes what passes between the hosts.
 //
 // The engine must be stopped before the letters end: it receives for them.

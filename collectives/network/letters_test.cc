@@ -99,7 +99,8 @@ TEST_F(LettersTest, WithoutTheWordOfTheJobAreDropped) {
   EXPECT_THAT(num_bytes_, ElementsAre(10, 1000));
 }
 
-// As the rest of a letter whose page was sent on a connection that broke, or what a stranger sends.
+// Such as the rest of a letter whose page was sent on a broken connection, or a stranger's
+// messages.
 TEST_F(LettersTest, MessagesOfAnyOtherSizeAreDropped) {
   Letters own(*engines_[1], kWord);
   Outcomes sent;
@@ -115,7 +116,7 @@ TEST_F(LettersTest, MessagesOfAnyOtherSizeAreDropped) {
   EXPECT_THAT(num_bytes_, ElementsAre(1000));
 }
 
-// As that of a client whose start fails: no receive of a letter outlives what reads it.
+// Such as the network of a client whose start fails: no receive of a letter outlives its reader.
 TEST_F(LettersTest, ANetworkThatIsNotStoppedStopsTheEngineFirst) {
   auto network = std::make_unique<Network>(std::move(engines_[1]), job_.coordinator(1));
   network->letters.open(0);

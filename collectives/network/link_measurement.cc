@@ -157,7 +157,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   Word answer_;
   const std::vector<std::byte> out_ = std::vector<std::byte>(kBlockBytes);
   std::vector<std::byte> in_ = std::vector<std::byte>(kLargeBytes);
-  // Of where the engine calls.
+  // After the start accessed only where the engine calls.
   absl::Time sent_;
   int num_answered_ = 0;
   int num_large_ = 0;

@@ -20,8 +20,8 @@
 //   2. Plans depend on classes, never on the numbers. A plan decides in which order terms are
 //      added, so numbers would change the bits of sums from run to run. The borders of the classes
 //      are far from common networks; other work on the hosts may still lead to a slower class.
-//   3. A measurement lasts at most kLongestMeasurement for each of the two ways. What has not
-//      arrived by then is taken to arrive then.
+//   3. A measurement lasts at most kLongestMeasurement for each of the two ways. A message that has
+//      not arrived by then is taken to arrive then.
 //   4. Nothing that a late peer still sends or asks afterwards meets memory that has gone or a
 //      receive of others: tags of link_measurement.cc, memory that the engine keeps.
 #ifndef TESSERA_COLLECTIVES_NETWORK_LINK_MEASUREMENT_H_
@@ -41,7 +41,7 @@ namespace tessera::network {
 
 inline constexpr absl::Duration kLongestMeasurement = absl::Milliseconds(500);
 
-// Of a message from one host to another.
+// The cost of a message from one host to another.
 struct NetworkCost {
   double latency_s;
   double bytes_per_s;
@@ -56,20 +56,20 @@ struct NetworkCost {
 //   latency   below 200 us   50 us   one site
 //             else            1 ms   between sites
 //   rate      below 0.4 GB/s   0.125 GB/s   1 and 2.5 Gbit/s Ethernet
-//             below 8 GB/s      1.25 GB/s   10 to 50 Gbit/s, and TCP of one client on any faster
-//             one else              12.5 GB/s   RDMA of 100 Gbit/s and more
+//             below 8 GB/s      1.25 GB/s   10 to 50 Gbit/s, and TCP of one client on any faster one
+//             else              12.5 GB/s   RDMA of 100 Gbit/s and more
 NetworkCost network_class(const NetworkCost& measured);
 
-// Of latencies and of rates, each by themselves; of an even number the better one of the middle.
-// Requires that there is one.
+// The median latency and the median rate, each by itself; of an even number the better of the two
+// middle values. Requires at least one cost.
 NetworkCost median(absl::Span<const NetworkCost> costs);
 
 // "31000:117000000,29000:118000000": nanoseconds and bytes a second, whole numbers.
 std::string to_text(absl::Span<const NetworkCost> costs);
-// Internal where `text` is none of to_text(), or of no costs.
+// Internal where `text` is no result of to_text(), or has no costs.
 StatusOr<std::vector<NetworkCost>> parse_costs(absl::string_view text);
 
-// How far ahead in the ring of hosts are those that each one measures the way to.
+// How far ahead in the ring of hosts are the hosts to which each host measures the way.
 std::vector<int> measured_distances(int num_hosts);
 
 // What the first clients of all hosts have measured, before rounding. Collective over all clients

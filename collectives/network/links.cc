@@ -12,7 +12,7 @@ namespace {
 
 // A process that ends breaks its connections just before the coordinator says so.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
-// How long an attempt waits for the other end, and the pause after one that failed.
+// How long an attempt waits for the other end, and the pause after a failed attempt.
 constexpr absl::Duration kAttemptLimit = absl::Seconds(2);
 constexpr absl::Duration kAttemptInterval = absl::Milliseconds(250);
 

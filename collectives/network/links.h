@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Links: the connections of a client to clients of other hosts, as the runs of its groups see them,
-// and how one that breaks while both of its clients live is made again.
+// and how a connection that breaks while both clients live is made again.
 //
 //   up --the engine reports it broken--> down --connect()--> up
 //                                         |
@@ -62,7 +62,7 @@ class Links {
   // Engine and site must outlive it. Listens to the engine's losses.
   Links(Engine& engine, Site& site);
   ~Links();
-  // Makes no attempt any more. Does not wait for one that is under way, which the end of the engine
+  // Makes no more attempts. Does not wait for an attempt under way, which the end of the engine
   // ends.
   void begin_stop() { connecting_.begin_stop(); }
   void stop() { connecting_.stop(); }

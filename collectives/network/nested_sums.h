@@ -15,7 +15,7 @@
 
 namespace tessera::network {
 
-// Of each host in order: its terms ascending, or their sum alone. None is empty.
+// By host in order: the host's terms ascending, or their sum alone. No list is empty.
 using TermsByHost = std::vector<std::vector<const std::byte*>>;
 
 // outs[j][i] = (terms of the first host) op (terms of the second) op ..., for num_elements

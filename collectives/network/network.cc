@@ -132,7 +132,8 @@ std::optional<CircleWait> Network::wait_of(int device) {
   const std::optional<Rendezvous::Wait> found = Rendezvous::wait_of(*link_, *member);
   if (!found.has_value()) return std::nullopt;
   {
-    // One that is arriving in a run of several hosts waits in no other run: it says so itself soon.
+    // A device that is arriving in a run of several hosts waits in no other run: it soon says so
+    // itself.
     std::lock_guard<std::mutex> lock(groups_mutex_);
     for (const auto& [_, group] : groups_) {
       if (group->has_part(*found->group)) return std::nullopt;

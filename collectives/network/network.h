@@ -48,7 +48,7 @@ struct GroupWait {
 // under the lock under which it is removed; they do not block.
 class WaitingGroup {
  public:
-  // As the functions of CircleSite, of this group's runs.
+  // As the functions of CircleSite, for this group's runs.
   virtual std::optional<CircleWait> wait_of(int device) = 0;
   virtual bool has_arrived(int device, uint32_t seq) = 0;
   // Whether the group on this host is that of the members of this group which are here.

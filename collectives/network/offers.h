@@ -30,7 +30,7 @@ struct OfferExchange {
   std::string peer_text;     // of the other one; empty: not there yet
 };
 
-// Of an offer: what follows its first word.
+// The part of an offer after its first word.
 std::string place_of(const std::string& offer);
 
 // Fills in the texts that are not there yet. The first error, with the rest filled in as far as
@@ -38,7 +38,7 @@ std::string place_of(const std::string& offer);
 Status exchange_offers(Coordinator& coordinator, const std::string& engine,
                        std::vector<OfferExchange>& exchanges, absl::Time deadline);
 // Collective over all clients of the job, once. Fills in the texts of pairs of which each end
-// offers one text to all. The errors are the same, those of client 0 for all.
+// offers one text to all. The errors are as above; all clients get those of client 0.
 Status exchange_through_client_0(Coordinator& coordinator, const std::string& engine,
                                  std::vector<OfferExchange>& exchanges, absl::Time deadline);
 

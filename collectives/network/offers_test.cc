@@ -42,8 +42,8 @@ class OffersTest : public ::testing::Test {
     }
   }
 
-  // As every client at the same time. The texts that a client has for the others are left in
-  // texts_.
+  // Exchanges as every client at the same time. Leaves the texts that a client has for the others
+  // in texts_.
   template <class TextOf, class EngineOf>
   std::vector<Status> exchange(TextOf text_of, EngineOf engine_of,
                                absl::Duration timeout = absl::Minutes(1)) {

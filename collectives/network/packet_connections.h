@@ -105,7 +105,7 @@ class PacketConnections : public Connections, private Carrier::Sink {
   // Removes the operation at the front of the list, and ends it.
   static void finish(Operation::List& list, const Status& status);
   void lose(int client, const Status& reason);
-  // The same as cut(), also where nothing is open; and whether it was connected.
+  // As cut(), also where nothing is open. Returns whether the peer was connected.
   bool close(Peer& peer, const Status& reason);
 
   void arrived(const Packet& packet) override;

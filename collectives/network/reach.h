@@ -7,7 +7,7 @@
 //   Reach reach(heartbeat_interval)
 //   reach.note_contact(2, now)           something of client 2 has come, or it has taken something
 //   reach.to_ask({2, 3}, now) -> {3}     to be asked now whether it is there
-//   reach.silent({2, 3})      -> {}      those that did not answer again and again
+//   reach.silent({2, 3})      -> {}      clients that did not answer again and again
 //
 // Invariants:
 //   1. A client is asked when there was no contact with it for an interval, and then once an

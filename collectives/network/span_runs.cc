@@ -44,7 +44,7 @@ int count_own(const host::HostLink& link, const std::vector<GroupMember>& member
       [&link](const GroupMember& member) { return member.client_id == link.client_id(); }));
 }
 
-// Whether inputs are in the letters. The same on all members.
+// Whether inputs are in the letters. Equal on all members.
 bool is_inlined(const Collective& collective) {
   const std::optional<int64_t> elements = collective.most_elements();
   if (collective.kind() == OpKind::kSendRecv || !elements.has_value()) return false;
@@ -124,7 +124,7 @@ StatusOr<std::shared_ptr<host::HostGroup>> SpanRuns::create(
     std::vector<GroupMember> members, bool is_for_messages,
     std::unique_ptr<host::DeviceMover> device_mover) {
   host::HostLink& link = resources.link();
-  // Of the group of the members here: another one of theirs has another salt.
+  // Names the group of the members here; another group of the same members has another salt.
   const uint64_t salt = name_of_group(members, letters_of(is_for_messages)) | uint64_t{1} << 63;
   TESSERA_ASSIGN_OR_RETURN(Rendezvous rendezvous,
                            Rendezvous::open(link, on_this_host(link, members), kRecords, salt));

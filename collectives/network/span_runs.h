@@ -22,15 +22,15 @@
 // fills is in the entry, in the place of an input. Then the mover moves the bytes, in place of both
 // steps. A message of theirs goes through memory of the host, and then by the steps.
 //
-// Deadlines. A member whose deadline has passed asks those that it misses what they are doing. One
-// that has not arrived by then is late: it does not go on, but waits for the verdict. One that has
-// arrived says that its entry is on the way, and both go on. So the earliest deadline decides,
-// without a clock that hosts have in common; a member that does not answer in time may still pass
-// alone.
+// Deadlines. A member whose deadline has passed asks the missing members what they are doing. A
+// member that has not arrived by then is late: it does not go on, but waits for the verdict. A
+// member that has arrived says that its entry is on the way, and both go on. So the earliest
+// deadline decides, without a clock that hosts have in common; a member that does not answer in
+// time may still pass alone.
 //
 // Numbers. A call takes its member's next number when it is enqueued, without waiting. It skips the
 // number of a run that the others have given up where that was another call, as its signature says:
-// so a member that left out a call does not take its verdict for that of the next one. The verdict
+// so a member that left out a call does not take its verdict for that of the next call. The verdict
 // itself may still be on its way, so the member also looks at the record of its host, and at the
 // questions that it was asked.
 //
@@ -100,10 +100,10 @@ class SpanRun final : public host::JointRun {
   void placed() override;
   Status run() override;
   int position() const { return collective().place().position; }
-  // Whether the inputs of all members are in their entries. The same on all members.
+  // Whether the inputs of all members are in their entries. Equal on all members.
   bool is_inlined() const;
 
-  // Of the running thread, until the run has ended.
+  // Used by the running thread alone, until the run has ended.
   std::vector<ArenaPool::Block> staged;
   absl::Time next_look = absl::InfinitePast();  // for circles of waits
   absl::Duration look_interval = absl::ZeroDuration();
@@ -115,7 +115,7 @@ class SpanRun final : public host::JointRun {
   bool has_failed_transfers = false;
   std::map<int, int> awaited;  // receives under way, by client
   Status transfer_error;
-  // The same: from when to when a waiter has waited in vain.
+  // Guarded by SpanRuns::mutex_: from when to when a waiter has waited in vain.
   struct Waited {
     absl::Time called;
     absl::Time deadline;
@@ -123,7 +123,8 @@ class SpanRun final : public host::JointRun {
   std::optional<Waited> waited;
   bool is_waited_new = false;  // until check() has seen it
   bool differs_here = false;   // from another member of this host, all of which have arrived
-  // The same: the end of a circle of waits that the run is in. What takes it calls `next`.
+  // Guarded by SpanRuns::mutex_: the end of a circle of waits that the run is in. The function that
+  // takes it calls `next`.
   struct Ending {
     Status error;
     bool is_held = false;  // until is_released
@@ -186,7 +187,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
  private:
   using Entry = Board::Entry;
   using Asked = Board::Asked;
-  // Of a letter with a verdict; its text follows.
+  // The head of a letter with a verdict; its text follows.
   struct VerdictHead {
     Signature signature;
     int32_t code;
@@ -194,7 +195,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   // A run looks for a circle of waits when it has waited for so long, and then twice as long each
   // time.
   static constexpr absl::Duration kFirstLookInterval = absl::Milliseconds(5);
-  // How long after its deadline a member has to say so, before one that comes late says it.
+  // How long after its deadline a member has to say so, before a late member says it.
   static constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
   // A waiter is woken once its condition holds, not for every letter.
   struct Waiter {
@@ -210,10 +211,10 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   Status meet_and_move(SpanRun& run);
   // Up to the entries of all. The error is not settled yet.
   Status meet(SpanRun& run, Status own);
-  // Waits for the entries of the other hosts, or for a difference among what has come.
+  // Waits for the entries of the other hosts, or for a difference among those that have arrived.
   Status wait_for_entries(SpanRun& run);
   void send_entry(SpanRun& run, const Status& own);
-  // Of a member that comes after the deadline of another one.
+  // For a member that arrives after the deadline of another one.
   Status wait_for_verdict(SpanRun& run);
   bool all_came(const SpanRun& run);
   // `here`: arrivals() of the record. Requires mutex_.
@@ -224,7 +225,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   bool differ_here(const SpanRun& run) const;
   // Whether all members, which must have arrived, bring the same call and no error.
   bool agree(const SpanRun& run);
-  // The error of those that have arrived: one that a member brings, or a disagreement.
+  // The error of the arrived members: an error that a member brings, or a disagreement.
   Status compare_entries(const SpanRun& run);
   Status move(SpanRun& run, Status& own_error);
   // One of the two steps, as one member does it.
@@ -243,10 +244,10 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   // Sends a box of rank 1, added block by block.
   Status serve_sum(SpanRun& run, const Members& members, int client, const Request::Part& part);
   void send_block(SpanRun& run, int client, Tag tag, absl::Span<const std::byte> block);
-  // Of a letter, of a block that is sent to a client, or of one that a client sends.
+  // A letter, a block that is sent to a client, or a block that a client sends.
   enum class Transfer { kLetter, kSend, kReceive };
   Engine::Done end_of(Transfer transfer, SpanRun& run, int client);
-  // Of devices whose memory is not the host's.
+  // For devices whose memory is not the host's.
   Status move_on_device(SpanRun& run, const Members& members, Status& own_error);
   Status pull(SpanRun& run, Members members, Status& own_error);
   Status reduce(SpanRun& run, const Members& members, Status& own_error);
@@ -259,13 +260,13 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   // Blocks until `is_ready`, which is called under mutex_, by other threads too, and changes
   // nothing of theirs. An error is the verdict of the run.
   Status wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready);
-  // The same until `limit` has passed, with the lock of mutex_. Says whether it is ready. Does the
-  // engine's work meanwhile.
+  // As wait(), until `limit` has passed, with the lock of mutex_. Says whether it is ready. Does
+  // the engine's work meanwhile.
   bool wait_for(std::unique_lock<std::mutex>& lock, absl::Duration limit,
                 absl::FunctionRef<bool()> is_ready);
-  // Wakes the threads that wait for what now is so. Requires mutex_.
+  // Wakes the threads whose condition now holds. Requires mutex_.
   void wake_waiters();
-  // Wakes all, which then look at what no letter tells of. Requires mutex_.
+  // Wakes all threads, which then check conditions that no letter reports. Requires mutex_.
   void wake_all();
   // Ends the wait of a run for the members of this host, for a look. Requires mutex_.
   void tell(SpanRun& run);
@@ -274,9 +275,9 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   // Waits for the members of this host: `wait_until` blocks until a time, or until the run has
   // news, and says whether it is so.
   Status wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until);
-  // When a wait of the run has to look at what nothing wakes it for. Requires mutex_.
+  // When a wait of the run has to check conditions for which nothing wakes it. Requires mutex_.
   absl::Time next_check(const SpanRun& run);
-  // Of a member that has arrived, and waits for a while: ends a circle of waits that it is in.
+  // Ends a circle of waits that an arrived member is in, which has waited for a while.
   void look_for_circles(SpanRun& run);
   void end_same_name(SpanRun& run);
   // Whether no member before this one is known to have arrived.
@@ -290,7 +291,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   // caller that waits, where that is earlier than the run's.
   Status propose(const SpanRun& run, const Status& error,
                  absl::Time deadline = absl::InfiniteFuture());
-  // The same of a run that has begun. Before other hosts are told, the record of this host is
+  // As propose(), for a run that has begun. Before other hosts are told, the record of this host is
   // settled (invariant 4).
   Status fail(const SpanRun& run, const Status& error);
   // The two parts of these: the coordinator decides, by a moment after the deadline, and letters

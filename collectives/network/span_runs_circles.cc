@@ -39,7 +39,7 @@ void SpanRuns::look_for_circles(SpanRun& run) {
   const int device = all_members()[run.position()].device_id;
   Rendezvous& rendezvous = meetings_.rendezvous();
   if (is_first) {
-    // As one that waits on one host: the last member of a circle sees what the others wait in.
+    // As for a wait on one host: the last member of a circle sees what the others wait in.
     if (rendezvous.is_open(run.op.seq)) rendezvous.check_conflicts(run.op);
     std::string label = run.label();
     const bool differs_here = differ_here(run);
@@ -125,7 +125,7 @@ void SpanRuns::end(const CircleHop& hop, const Status& error, bool is_held,
   const auto waiting = waiting_.find(hop.device);
   if (waiting == waiting_.end() || waiting->second.run->op.seq != hop.run.seq) return;
   SpanRun& run = *waiting->second.run;
-  // Of two circles that a run is in, one ends it.
+  // Where a run is in two circles, one of them ends it.
   if (run.ending.has_value()) return;
   run.ending = SpanRun::Ending{error, is_held, std::exchange(next, nullptr)};
   tell(run);

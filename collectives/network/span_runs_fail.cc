@@ -249,7 +249,7 @@ Status SpanRuns::wait_for_verdict(SpanRun& run) {
 }
 
 Status SpanRuns::end_at_deadline(SpanRun& run, absl::Time start, absl::Time deadline) {
-  // Of such a run all that is left is to wait for members here, which have all arrived too.
+  // Such a run only waits for members here, which have all arrived too.
   if (all_came(run) && run.is_inlined() && steady_now() < deadline + kVerdictLimit) {
     return absl::OkStatus();
   }

@@ -188,7 +188,7 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
   } else if (own.ok() && run.is_inlined()) {
     inlined = {run.arguments().in, static_cast<size_t>(run.in_bytes())};
   }
-  // Of a run without a label of its own each member makes the default one.
+  // Each member makes the default label of a run that has none of its own.
   const absl::string_view label(entry.label, entry.label_size);
   const EntryHead head = {.signature = entry.signature,
                           .in_count = entry.in_count,
@@ -365,7 +365,7 @@ void SpanRuns::read(Letter letter) {
   if (letter.kind == Letter::Kind::kAsk) return answer(letter);
   const absl::Span<const std::byte> body = letter.body;
   std::lock_guard<std::mutex> lock(mutex_);
-  // Of a run that is over here.
+  // Drops letters of a run that is over here.
   if (boards_.is_over(letter.seq)) return;
   Board& board = boards_.at(letter.seq);
   if (letter.kind == Letter::Kind::kEntry && body.size() >= sizeof(EntryHead)) {

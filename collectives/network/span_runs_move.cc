@@ -130,7 +130,7 @@ Status SpanRuns::pull(SpanRun& run, Members members, Status& own_error) {
   }
   TESSERA_RETURN_IF_ERROR(exchange(run, {.wants = wants, .fetched = fetched, .held = own_input}));
   if (run.is_on_device()) {
-    // Of a message: its receiver has it in memory of the host.
+    // A message: its receiver has it in memory of the host.
     if (run.position() == 0) return absl::OkStatus();
     if (!fetched.empty()) members[0].in = fetched[0];
     const Status moved = run.move(run.op.seq, members);
@@ -160,7 +160,7 @@ Status SpanRuns::reduce(SpanRun& run, const Members& members, Status& own_error)
     if (own_error.ok()) reduce_inlined(run, members);
     return absl::OkStatus();
   }
-  // Of a reduction by host every member has found the same error.
+  // In a reduction by host every member has found the same error.
   if (!own_error.ok() && collective.adds_by_host()) return absl::OkStatus();
   std::vector<Want> wants;
   if (own_error.ok()) wants = wants_of_inputs(collective, {}, places_);
@@ -231,7 +231,7 @@ void SpanRuns::reduce_inlined(const SpanRun& run, const Members& members) {
   std::byte* const out = members[run.position()].out;
   const bool gets_none = reduction.target == Target::kRoot && run.position() != collective.root();
   if (out == nullptr || gets_none) return;
-  // Of what it gets, where its output begins with it.
+  // A kOwn target adds its own part, any other target the whole.
   const bool gets_part = reduction.target == Target::kOwn;
   const Box& box = gets_part ? reduction.box : reduction.held;
   if (box.is_empty()) return;

@@ -82,12 +82,12 @@ class ThreadedEngine : public Engine {
   Status check_clients(absl::Span<const int> clients) const;
   Status connect(absl::Span<const int> clients, absl::Time deadline, bool is_of_all);
 
-  // Of the engine's thread.
+  // Called on the engine's thread.
   void run();
   bool take_work();
   void end();
 
-  // Of the thread that has the work.
+  // Called by the thread that has the work.
   bool step();
   bool take_submissions();
   // Whether it may sleep; `descriptors` are what it then waits for, `event` among them.
@@ -100,7 +100,7 @@ class ThreadedEngine : public Engine {
   static void poll_for(std::vector<pollfd>& descriptors, absl::Duration limit);
   // Wakes the threads in poll(). Requires mutex_.
   void wake_sleepers();
-  // After a thread has had the work: the next one that waits takes it. Requires mutex_.
+  // After a thread has had the work: the next waiting thread takes it. Requires mutex_.
   void hand_over();
 
   Coordinator& coordinator_;

@@ -18,8 +18,7 @@ int server_on(const std::vector<int>& host, const Places& places, int member) {
   return host[places.local_index(member) % host.size()];
 }
 
-// The part of the reduction that a member adds. Of one that all add whole, as of a barrier, the
-// same for all.
+// The part of the reduction that a member adds: its chunk, or of a barrier the whole.
 Box part_of(const Collective& collective, int member) {
   const Box& own = collective.reduction()->box;
   return collective.kind() == OpKind::kBarrier ? own : chunk_box(collective, member);

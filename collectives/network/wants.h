@@ -62,11 +62,12 @@ struct Want {
 
 // Whether the members of this host divide what they fetch: see above.
 bool is_divided(const Collective& collective, const Places& places);
-// Of the terms or inputs, of a reduction by host in the order of the hosts. `pulls`: those of the
-// member, where the Collective has no reduction.
+// The terms or inputs that the member wants, in a reduction by host in the order of the hosts.
+// `pulls`: the member's pulls, where the Collective has no reduction.
 std::vector<Want> wants_of_inputs(const Collective& collective, absl::Span<const BoxPull> pulls,
                                   const Places& places);
-// Of sums that others have made. Nothing of a Collective whose sums stay with their member.
+// The sums of others that the member wants. Empty for a Collective whose sums stay with their
+// member.
 std::vector<Want> wants_of_sums(const Collective& collective, const Places& places);
 // Whether members make sums for others at all.
 bool has_second_step(const Collective& collective);

@@ -105,7 +105,7 @@ TEST(WantsTest, EveryTermOfTheOwnPart) {
   });
 }
 
-// Of a reduction by host each member asks one member of each other host, and each knows how many
+// In a reduction by host each member asks one member of each other host, and each knows how many
 // ask it.
 TEST(WantsTest, OneSumOfEachHost) {
   const std::vector<std::vector<int>> forms = {

@@ -194,7 +194,7 @@ bool ClientDevices::drain(absl::Time deadline) {
   std::vector<std::shared_ptr<Completion>> idle;
   for (const auto& device : by_ordinal_) {
     Stream& stream = device->stream();
-    // One that is idle need not be woken to say so.
+    // An idle stream can be taken; its thread need not be woken.
     if (stream.try_take()) {
       stream.release();
       continue;

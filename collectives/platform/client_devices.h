@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ClientDevices: the devices of one client, the memory of its host, and the groups that its devices
-// form with those of other clients. What is above knows no back end of collectives.
+// form with those of other clients. The layers above know no back end of collectives.
 //
 //   ClientDevices::start(...)     connects to the clients of the host, and starts the devices
 //   device(ordinal), group(ids), allocate_on_host(bytes)
@@ -17,10 +17,10 @@
 //   ended: groups and memory that users hold stay valid, and fail
 //
 // A client that ends in order calls them all, cancel() just before stop() where drain() said true.
-// One that ends without shutdown() calls cancel(), stop() and end_threads().
+// A client that ends without shutdown() calls cancel(), stop() and end_threads().
 //
-// Threads. Any thread may call the functions above "The end". Those below are called by one thread
-// at a time, not by one that runs a task of a device.
+// Threads. Any thread may call the functions above "The end". The functions below are called by one
+// thread at a time, never from a device task.
 #ifndef TESSERA_COLLECTIVES_PLATFORM_CLIENT_DEVICES_H_
 #define TESSERA_COLLECTIVES_PLATFORM_CLIENT_DEVICES_H_
 
@@ -96,7 +96,7 @@ class ClientDevices {
   // By ordinal.
   absl::Span<const Device> local() const { return local_; }
   LocalDevice& device(int ordinal) const { return *by_ordinal_[ordinal]; }
-  // As of each device: all of a client are of one kind.
+  // Equal for all devices of a client, which are of one kind.
   bool uses_host_memory() const { return by_ordinal_[0]->uses_host_memory(); }
   const std::shared_ptr<ArenaPool>& host_memory() const { return pool_; }
   // ResourceExhausted where there is no memory.
@@ -104,7 +104,7 @@ class ClientDevices {
 
   // FailedPrecondition in a forked child of the client's process.
   Status check_process() const;
-  // The same; and where this thread runs a task of a device, which `call` would wait for.
+  // Also FailedPrecondition inside a device task, which `call` would wait for.
   Status check_may_wait(absl::string_view call) const;
 
   // As HostBackend::group(), num_group_bytes() and forget_unused_groups().
@@ -112,8 +112,8 @@ class ClientDevices {
   uint64_t num_group_bytes() const;
   void forget_unused_groups();
 
-  // Blocks until the devices have done what they were given, and the other clients have read what
-  // that lends to them. The first error of a task.
+  // Blocks until the devices have done their queued work, and the other clients have read the
+  // memory that it lends to them. Returns the first error of a task.
   Status sync();
   // Ends operations with this client, here or elsewhere, with this Status.
   void report_lost(int client, const Status& reason);

@@ -6,8 +6,8 @@
 //   client 0   devices 0, 1   on GPUs 0, 1      each client has GPUs of its own (gpu_claims.h),
 //   client 1   devices 2, 3   on GPUs 2, 3      unless clients are told to share them
 //
-// Threads: as of Platform. What start_devices() sets does not change until end(), and threads that
-// make groups read it without a lock.
+// Threads: as for Platform. The members that start_devices() sets do not change until end();
+// threads that make groups read them without a lock.
 #ifndef TESSERA_COLLECTIVES_PLATFORM_GPU_PLATFORM_H_
 #define TESSERA_COLLECTIVES_PLATFORM_GPU_PLATFORM_H_
 
@@ -57,10 +57,10 @@ class GpuPlatform final : public Platform {
   bool may_share_gpus_ = false;  // with other clients, by ClientOptions::share_gpus
   bool shares_gpus_ = false;     // so, and NCCL was told
   std::vector<int> used_gpus_;   // by local devices, in turn
-  // What follows is set by start_devices().
+  // The members below are set by start_devices().
   std::vector<cuda::CudaDevice*> gpus_;  // of this client, by ordinal
   host::HostLink* link_ = nullptr;
-  // Of a job of several clients; why there is none.
+  // Null in a job of one client, and where NCCL cannot be opened: nccl_status_ says why.
   std::unique_ptr<nccl::Watch> watch_;
   Status nccl_status_;
 };

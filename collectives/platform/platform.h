@@ -55,7 +55,7 @@ struct PlatformOptions {
   absl::Duration collective_timeout = absl::InfiniteDuration();
 };
 
-// Of one client.
+// The devices of one client.
 class Platform {
  public:
   virtual ~Platform() = default;
@@ -82,7 +82,7 @@ class Platform {
   virtual void end() = 0;
 };
 
-// As clients tell each other the type of their devices: "cpu" or "cuda".
+// The name by which clients tell each other their type of devices: "cpu" or "cuda".
 const char* device_type_name(DeviceType type);
 // InvalidArgument unless all clients of a job have devices of one type.
 Status check_device_types(absl::Span<const MemberInfo> members);

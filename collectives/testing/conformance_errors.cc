@@ -41,8 +41,7 @@ Case bad_call_case(BadCall bad) {
             TESSERA_RETURN_IF_ERROR(expect_works(m.group));
             TESSERA_RETURN_IF_ERROR(expect_same_text(m.group, status.message()));
             TESSERA_RETURN_IF_ERROR(expect_equal<float>(out.in(), Values<float>(8, 7.0f), "out"));
-            // As the only operations, many in a row and not awaited between: no member is left
-            // behind.
+            // Many wrong calls in a row, none awaited in between: no member is left behind.
             std::vector<Work> works;
             for (int k = 0; k < 40; ++k) works.push_back(bad.start(m, in.in(), out.out()));
             Status first;

@@ -356,7 +356,7 @@ BoxExchange boxes_of(const Started& s) {
   std::vector<BoxPull> pulls;
   for (int k = 0; k < op.num_members; ++k) {
     const Box box = intersect(op.from[k], boxes.out_box);
-    // Of replicas, one is enough.
+    // One replica is enough.
     const bool replicas = op.from[0] == op.from[op.num_members - 1];
     const bool chosen = !replicas || k == (op.root + s.position) % op.num_members;
     const bool wanted = op.kind == OpKind::kReduceBoxes || (chosen && !box.is_empty());

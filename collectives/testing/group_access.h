@@ -15,7 +15,7 @@
 namespace tessera::internal {
 
 struct GroupAccess {
-  // As the member that the group is for. Not for messages.
+  // Starts as the member that the group is for. Not for messages.
   static Work start(const Group& group, const CollectiveSpec& spec, const GivenMemory& memory,
                     Arguments arguments = {}) {
     return group.start(spec, memory, std::move(arguments));

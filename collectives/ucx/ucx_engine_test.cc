@@ -140,7 +140,7 @@ std::string code_of_libc() {
 // Before any test.
 const std::string code_at_start = code_of_libc();
 
-// Of a child that connects: client 1 does not exist, so the result is no matter.
+// Runs in a child that connects. Client 1 does not exist, so the result is ignored.
 Status require_code(bool is_as_at_start) {
   FakeJob job({1, 1});
   auto engine = make_on_loopback(job.coordinator(0));

@@ -46,10 +46,10 @@ class CudaJob {
   struct Options {
     absl::Duration collective_timeout = absl::Seconds(6);
     nccl::WatchOptions watch = {};
-    // Of groups of several clients.
+    // For groups of several clients.
     nccl::Sums sums = nccl::Sums::kOrdered;
     bool registers_memory = true;
-    // Of one client alone, instead.
+    // Replaces `sums` for the clients named here.
     std::map<int, nccl::Sums> sums_of_client = {};
   };
 
@@ -67,7 +67,7 @@ class CudaJob {
   Client& client(int id) { return clients_[id]; }
   CudaDevice& device(int id);
   StatusOr<Group> group(int device, absl::Span<const int> device_ids);
-  // The same for memory of the GPU.
+  // As group(), for memory of the GPU.
   StatusOr<Group> raw_group(int device, absl::Span<const int> device_ids);
   // Runs `body` on a thread for each device, as a member of the group of all devices; the first
   // error, with the device that had it.

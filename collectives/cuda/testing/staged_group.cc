@@ -78,7 +78,7 @@ class StagedGroup::StagedWork : public PendingWork {
 StatusOr<std::shared_ptr<StagedGroup::StagedWork>> StagedGroup::stage(const Collective& collective,
                                                                       Arguments* arguments) {
   const auto work = std::make_shared<StagedWork>(stage_);
-  // The memory of a barrier is the host's. One that is refused uses none.
+  // The memory of a barrier is the host's. A refused operation uses none.
   if (collective.kind() == OpKind::kBarrier || !collective.error().ok()) return work;
   const int64_t size = dtype_size(collective.dtype());
   const std::byte* in = arguments->in;

@@ -74,7 +74,7 @@ class RendezvousTest : public ::testing::Test {
     return group_->arrive(op(seq, member));
   }
   OpRecord& record(uint32_t seq) { return reinterpret_cast<OpRecord*>(&group_->entry(seq, 0))[-1]; }
-  // As if the group had been used up to operation `last`, which all members have finished.
+  // Puts the group into the state after operation `last`, which all members have finished.
   void have_finished(uint32_t last) {
     for (uint32_t seq = last, i = 0; i < kRecords; ++i, seq = seq_before(seq, 1)) {
       const auto n = static_cast<uint32_t>(group_->size());

@@ -252,7 +252,7 @@ StatusOr<bool> FakeNccl::poll(CommHandle comm) {
   return true;
 }
 
-// As NCCL's own thread does, on the GPU of the communicator.
+// Launches as NCCL's own thread does, on the GPU of the communicator.
 void FakeNccl::launch_deferred(Comm& comm) {
   std::vector<Call> calls = std::exchange(comm.deferred, {});
   if (calls.empty()) return;

@@ -16,18 +16,18 @@
 // beginning after its owner, and each step rounds to the type. So a test that demands the bits of
 // ascending order of what NCCL adds fails here too.
 //
-// What NCCL leaves undefined, or hangs on, is kept as a misuse:
+// Calls whose result NCCL leaves undefined, or on which it hangs, are kept as misuses:
 //   - two ends that name different sizes, calls, types, reductions or roots;
 //   - two GPUs that meet by several communicators in different orders;
-//   - use of a communicator that is not there yet, or was revoked, finalised or aborted; one that
-//     is destroyed with work in flight;
+//   - use of a communicator that does not exist yet, or was revoked, finalised or aborted;
+//     destruction of a communicator with work in flight;
 //   - a reduction of bool, or an average of integers;
 //   - a thread that gives work to a communicator which another thread made, or while another is at
 //     it;
 //   - a send or receive outside of a group while an earlier one of the communicator is under way,
 //     and calls of one thread for several ranks of a communicator outside of one group;
 //   - registered memory on one rank of an operation, and other memory on another. NCCL looks at
-//     both buffers that a call names, also at those that it does not use: a null one is no
+//     both buffers that a call names, also at buffers that it does not use: a null one is no
 //     registered memory, and a sum in place never is;
 //   - memory that is registered and is not of mem_alloc(), is deregistered in flight or by a handle
 //     that is not (or no longer) the communicator's, is freed while registered, or is still
@@ -75,10 +75,10 @@ class FakeNccl : public Api {
  public:
   struct Options {
     bool shares_gpus = false;
-    // What NCCL_CUMEM_ENABLE says.
+    // The value of NCCL_CUMEM_ENABLE.
     bool uses_cumem = true;
-    // Of /dev/shm. Each rank of a communicator that uses sockets, as all do that share GPUs, takes
-    // kShmBytesOfRank for as long as it is there.
+    // The size of /dev/shm. Each rank of a communicator that uses sockets, as all do that share
+    // GPUs, takes kShmBytesOfRank while it exists.
     uint64_t shm_bytes = std::numeric_limits<uint64_t>::max();
   };
   static constexpr uint64_t kShmBytesOfRank = 34'210'176;  // sizeof(ncclProxyOpsPool), 2.28.9
@@ -189,7 +189,7 @@ class FakeNccl : public Api {
   StatusOr<std::shared_ptr<Operation>> merge(std::vector<Call> calls);
   // Whether an operation has nothing but registered memory.
   bool is_registered(const Comm& comm, const Operation& operation) const;
-  // Of the GPU and, where others share it, of the process: what NCCL takes for a GPU.
+  // The number of what NCCL takes for a GPU: the GPU and, where others share it, the process.
   int seat_of(int gpu);
   // That both meet in the same communicators in the same order.
   void log_meeting(const World& world, const Comm& comm, const Comm& peer);

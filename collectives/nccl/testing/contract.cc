@@ -385,7 +385,7 @@ Status revoked_and_made_anew(Rank& r) {
   return ring(r);
 }
 
-// The same by abort, which needs no other rank.
+// Replaces the communicator by abort, which needs no other rank.
 Status aborted_and_made_anew(Rank& r) {
   TESSERA_RETURN_IF_ERROR(ring(r));
   if (r.rank == 0) {

@@ -237,7 +237,8 @@ Status peer_stopped_in_the_middle(EngineMember& m) {
   return absl::InternalError("the sockets held the rest of each message before its sender stopped");
 }
 
-// A child that exits, and one that destroys nothing but runs exec, leave the connection as it is.
+// A child that exits, and a child that runs exec and destroys nothing, leave the connection as it
+// is.
 Status fork_beside_connection(EngineMember& m) {
   for (const bool executes : {false, true}) {
     const pid_t child = fork();
