@@ -16,7 +16,7 @@ struct Address {
   int port = 0;      // to 65535
 };
 
-// Nothing where the text is no HOST:PORT. Port 0, any free one, is for those that listen.
+// Nothing where the text is no HOST:PORT. Port 0 is for listeners: any free port.
 std::optional<Address> parse_address(absl::string_view text, int least_port = 1);
 // "host:port"; an IPv6 address without brackets gets them.
 std::string join_address(absl::string_view host, int port);

@@ -42,7 +42,7 @@ constexpr int64_t kLeastDescriptors = 1024;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// Of a number and a port; null where it is none.
+// The addresses of a host given as a number; null where it is no number.
 Addresses look_up(const Address& address) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
@@ -158,7 +158,7 @@ Status exchange(Coordinator& job, const std::string& address, std::vector<std::s
   return job.leave(steady_now() + kStepTime);
 }
 
-// As the client that the environment names.
+// Checks the job as the client that the environment names.
 Status check_job(const JobEnvironment& environment, const std::vector<NetworkInterface>& interfaces,
                  std::vector<std::string>& findings, std::ostream& out) {
   const absl::Time deadline = steady_now() + kStepTime;

@@ -24,9 +24,9 @@
 
 namespace tessera {
 
-// What this process finds of its host.
+// The resources that this process finds on its host.
 struct HostFacts {
-  // As the limits of its container or scheduler allow.
+  // Within the limits of its container or scheduler.
   int num_cores = 0;
   uint64_t memory_bytes = 0;  // available
   int64_t shm_bytes = 0;      // free in /dev/shm

@@ -34,8 +34,8 @@ CheckIns::CheckIns(int num_clients, std::function<std::string(int)> describe,
 
 CheckIns::~CheckIns() = default;
 
-// A call joins an open check-in of its name and participants, gets the verdict of one that has
-// failed without it, or opens a new one. Then the check-in settles if its values differ, if all
+// A call joins an open check-in of its name and participants, gets the verdict of a check-in that
+// has failed without it, or opens a new one. Then the check-in settles if its values differ, if all
 // have arrived, or if it is part of a circle.
 void CheckIns::check_in(Call call, absl::Time now, Done done) {
   const Key key = {call.name, call.participants};
@@ -206,7 +206,7 @@ bool CheckIns::take_stored(const Key& key, const Call& call, Status* verdict) {
   for (const Stored& stored : found->second) {
     ++count;
     if (stored.untold.count(call.client) == 0) continue;
-    // A call with another value is a later one: this client has left out the one that failed.
+    // A call with another value is a later one: this client has left out the failed call.
     if (stored.value != call.value && !absl::IsInvalidArgument(stored.verdict)) continue;
     *verdict = stored.verdict;
     skip_stored(key, call.client, count);

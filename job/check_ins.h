@@ -17,8 +17,8 @@
 //      call with another value than a failure had has left out that failure and those before it.
 //   4. Clients that wait for each other under one name with different participants (in a circle of
 //      any length) fail at once: no further call could end their wait.
-//   5. What is kept is bounded: a check-in is forgotten when all participants have its verdict, and
-//      of those that some never take, the last kMostStored.
+//   5. Memory is bounded: a check-in is forgotten when all participants have its verdict; of
+//      check-ins whose verdict some never take, the last kMostStored are kept.
 //
 // A check-in of n clients takes O(n log n) in all, and the end of a client O(log n) for each
 // participant of its check-ins. Not thread-safe.

@@ -28,9 +28,9 @@ class ClientRanges {
   ClientRanges() = default;
   // In any order; ids that are named twice count once.
   static ClientRanges of(absl::Span<const int> clients);
-  // Of ranges that another process sent: empty where they break the invariant.
+  // The clients of ranges that another process sent; empty where they break the invariant.
   static ClientRanges of_ranges(absl::Span<const Range> ranges);
-  // The same of a message, which has the numbers begin, end, begin, end, ...
+  // As of_ranges(), for the numbers of a message: begin, end, begin, end, ...
   static ClientRanges of_numbers(absl::Span<const int32_t> numbers);
   std::vector<int32_t> to_numbers() const;
 

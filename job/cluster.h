@@ -17,10 +17,9 @@
 // results are in tests/facts/cluster.md.
 //
 // TESSERA_COORDINATOR, host:port of client 0, wins over the address that slurm(), torchrun() and
-// open_mpi() find, and is the only one that hydra() and pmix() have. InvalidArgument names the
+// open_mpi() find, and is the only address that hydra() and pmix() have. InvalidArgument names the
 // variable, its value and what it should be; FailedPrecondition: this process was not started by
-// that launcher.
-// TF: tf.distribute.cluster_resolver.
+// that launcher. TF: tf.distribute.cluster_resolver.
 #ifndef TESSERA_JOB_CLUSTER_H_
 #define TESSERA_JOB_CLUSTER_H_
 
@@ -48,7 +47,7 @@ struct ClusterSpec {
 
   // Tasks 0, 1, ... of each job. InvalidArgument for a job that is unknown or has no tasks, a
   // second chief or evaluator, a text that is no HOST:PORT, and an address of two tasks. Port 0 is
-  // one that is not known yet.
+  // a port that is not known yet.
   static StatusOr<ClusterSpec> create(std::map<std::string, std::vector<std::string>> jobs);
 
   int num_tasks(absl::string_view job) const;  // 0 for a job that is not there
@@ -76,7 +75,7 @@ struct Cluster {
 StatusOr<Cluster> simple(ClusterSpec spec, std::string task_type, int task_id);
 
 // All tasks of `clusters`, as the task of the first. The tasks of a job that misses none in any of
-// them follow each other; else tasks keep their numbers, and one that has two addresses is
+// them follow each other; else tasks keep their numbers, and a task with two addresses is
 // InvalidArgument. One cluster is itself. TF: UnionResolver.
 StatusOr<Cluster> union_of(absl::Span<const Cluster> clusters);
 
@@ -124,8 +123,8 @@ StatusOr<Cluster> hydra(const EnvironmentLookup& lookup);
 StatusOr<Cluster> pmix(const EnvironmentLookup& lookup);
 
 // Names of nodes as Slurm writes and orders them: "n[01-03,7],login" -> n01, n02, n03, n7, login.
-// Of several ranges in one name the last runs fastest, and of the others the first. At most 65,536
-// nodes. Blanks are refused. `scontrol show hostnames` does the same.
+// With several ranges in one name the last runs fastest, and of the others the first. At most
+// 65,536 nodes. Blanks are refused. `scontrol show hostnames` does the same.
 StatusOr<std::vector<std::string>> expand_node_list(absl::string_view text);
 // "3(x2),1" -> 3, 3, 1.
 StatusOr<std::vector<int>> expand_tasks_per_node(absl::string_view text);

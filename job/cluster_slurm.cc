@@ -230,7 +230,7 @@ StatusOr<Cluster> slurm(const EnvironmentLookup& lookup, const SlurmOptions& opt
   cluster->local_rank = self.slot;
   cluster->local_size = nodes.counts[self.node];
   if (cluster->task_type == kEvaluator) return cluster;
-  // Also of a job of one client, which then can be joined by hand.
+  // Set also for a job of one client, which then can be joined by hand.
   cluster->coordinator = step.coordinator;
   if (step.coordinator.empty()) {
     TESSERA_ASSIGN_OR_RETURN(cluster->coordinator,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Internal. What the resolvers of cluster.h share: the rules for tasks and their addresses.
+// Internal. Shared by the resolvers of cluster.h: the rules for tasks and their addresses.
 #ifndef TESSERA_JOB_CLUSTER_TASKS_H_
 #define TESSERA_JOB_CLUSTER_TASKS_H_
 

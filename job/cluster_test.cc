@@ -31,7 +31,7 @@ ClusterSpec spec_of(Jobs jobs) { return {.jobs = std::move(jobs)}; }
 
 const Jobs kTwoWorkers = {{"worker", {{0, "a:1"}, {1, "b:2"}}}};
 
-// As the first worker sees it, or the first task of the only job.
+// The cluster as its first worker sees it, or the first task of the only job.
 Cluster cluster_with(const Jobs& jobs) {
   const auto worker = jobs.find("worker");
   const auto& [job, tasks] = worker == jobs.end() ? *jobs.begin() : *worker;
@@ -158,7 +158,7 @@ TEST(UnionTest, TheFirstSaysWhichTaskThisIs) {
                        "that says which task this process is"));
 }
 
-// As a job: what Client::connect() would be given.
+// The membership that Client::connect() would be given.
 TEST(MembershipTest, TasksMustNotBeMissing) {
   const StatusOr<Cluster> sparse = union_of(
       {cluster_with({{"worker", {{0, "a:1"}}}}), cluster_with({{"worker", {{3, "d:3"}}}})});

@@ -49,7 +49,7 @@ struct MemberInfo {
   int num_local_devices = 0;
   std::string device_type;  // "cpu" or "cuda"
   std::string arithmetic;   // what its CPU can compute with (Arithmetic::to_string())
-  // Which Tessera it says that it is; empty: build_text(). Of other clients it is not known.
+  // Which Tessera it says that it is; empty: build_text(). Unknown for other clients.
   std::string build;
 
   // "client 2 (host-b, pid 4711)".
@@ -85,7 +85,7 @@ class Coordinator {
   virtual ~Coordinator() = default;
 
   virtual int client_id() const = 0;
-  // All members, by client id. The same on every client.
+  // All members, by client id. Equal on every client.
   virtual absl::Span<const MemberInfo> members() const = 0;
   int num_clients() const { return static_cast<int>(members().size()); }
   // The address of this host on its way to the service, as a number; empty where there is none.
@@ -101,10 +101,10 @@ class Coordinator {
   virtual StatusOr<std::string> get(absl::string_view key, int setter, absl::Time deadline) = 0;
 
   // The value that the first client has proposed for this number of the series: `value`, if that is
-  // this one. For what failures leave behind: the coordinator keeps the latest numbers of a series
-  // (proposals.h), whose numbers ascend. Of one that it has forgotten, every caller gets its own
-  // value. Does not wait for other clients; DeadlineExceeded where the coordinator does not answer
-  // by the deadline, without the half second of invariant 5.
+  // this one. The coordinator keeps the latest numbers of a series (proposals.h), whose numbers
+  // ascend. For a forgotten number every caller gets its own value. Does not wait for other
+  // clients; DeadlineExceeded where the coordinator does not answer by the deadline, without the
+  // half second of invariant 5.
   virtual StatusOr<std::string> propose(absl::string_view series, uint32_t number,
                                         absl::string_view value, absl::Time deadline) = 0;
   // Waits until there is a value, as get() does. NotFound if it is forgotten.

@@ -411,7 +411,7 @@ TEST(LossTest, LossesOfOneTickAreOneEvent) {
 }
 
 // The process of the service was stopped, or its clock of choice went forward: it counts one
-// heartbeat as missed, and looks again when those that wait to be read have been read.
+// heartbeat as missed, and looks again after reading the heartbeats that wait.
 TEST(LossTest, ServiceThatWakesLateAsksBeforeItJudges) {
   for (const absl::Duration pause : {4 * kInterval, absl::Seconds(30), absl::Hours(10)}) {
     const auto service = StateService::complete(3);

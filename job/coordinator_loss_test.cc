@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What connected clients are told when a client or the service goes, in order or not, over real
-// gRPC. Of the program of coordinator_test.cc.
+// gRPC. Part of the program of coordinator_test.cc.
 #include <memory>
 #include <string>
 #include <thread>

@@ -49,7 +49,7 @@ bool accepts_connections(int port) {
   return connect(caller.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
 }
 
-// As by a supervisor that gives a program no standard streams: other descriptors get their numbers.
+// Some supervisors give a program no standard streams: other descriptors get their numbers.
 TEST(CoordinatorProcessTest, StandardStreamsMayBeClosed) {
   for (const int num_closed : {1, 2, 3}) {
     EXPECT_THAT(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The state machine of a coordinator with 10,000 clients, in one process: each call is answered
-// right, and the memory is bounded. What each client gets is bounded too.
+// right, and the memory is bounded. The answers to each client are bounded too.
 // coordinator_state_benchmark prints the times, coordinator_steps_test bounds the work.
 #include <sys/resource.h>
 
@@ -30,13 +30,13 @@ TEST(CoordinatorScaleTest, TenThousandClientsInLessThan200Megabytes) {
   rusage used = {};
   ASSERT_EQ(getrusage(RUSAGE_SELF, &used), 0);
   std::printf("%.3f s, %ld MB\n", total, used.ru_maxrss / 1024);
-  // Of the whole process, at its peak.
+  // The memory of the whole process, at its peak.
   if (!testing::kSanitized) {
     EXPECT_LT(used.ru_maxrss, 200 * 1024);
   }
 }
 
-// With the names and ids that hosts have.
+// Members with the names and ids that hosts have.
 std::vector<MemberInfo> members_of_hosts(int num_clients, int clients_per_host) {
   std::mt19937_64 random(7);
   std::vector<MemberInfo> members;

@@ -39,13 +39,13 @@ namespace {
 // Whether this process has ever started gRPC: forking is unsafe from then on.
 std::atomic<bool> grpc_started{false};
 
-// What gRPC 1.51 starts in a client or a service before it has answered a call: two executors, two
-// timers, their manager, a poller, and a pool of a thread for each core.
+// The threads that gRPC 1.51 starts in a client or a service before it has answered a call: two
+// executors, two timers, their manager, a poller, and a pool of a thread for each core.
 int num_grpc_threads() {
   return 6 + static_cast<int>(std::clamp(sysconf(_SC_NPROCESSORS_CONF), 2L, 32L));
 }
 
-// Of messages.
+// Limits of messages.
 constexpr int kMostCallBytes = 4 << 20;
 constexpr int kMostHostRequestBytes = kMostCallBytes + 2 * Upstream::kMostBatchedBytes;
 

@@ -582,7 +582,7 @@ std::vector<AwaitedCall> CoordinatorState::awaited(Connection connection) const 
                      .num_clients = 2,
                      .missing = {waiter.setter}});
   }
-  // The latest heartbeat may be under way: one that is missing says nothing.
+  // The latest heartbeat may be under way: one missing heartbeat says nothing.
   constexpr int kSilentTicks = 2;
   for (AwaitedCall& call : calls) {
     for (const int client : call.missing) {

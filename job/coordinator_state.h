@@ -122,7 +122,7 @@ class CoordinatorState {
   void check_in(int client_id, absl::string_view name, absl::string_view value,
                 const ClientRanges& participants, absl::Time now, absl::Time deadline, Done done);
   // Each caller gets the answer that holds at its own deadline. Until then it serves the others;
-  // those that remain are told of it as of a loss, with "... has left the job".
+  // the remaining clients are told of it as of a loss, with "... has left the job".
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
 
   // What the calls of the client of this connection wait for, its registration included.
@@ -188,7 +188,7 @@ class CoordinatorState {
   void missing_clients(absl::Duration timeout);
   void complete_if_all_came();
   bool withdraw(Connection connection);
-  // Answers those that wait for the key.
+  // Answers the callers that wait for the key.
   void wake_waiters(const std::string& key, absl::string_view value);
   // Registers a get that has no answer yet.
   void wait_for(int client_id, const std::string& key, int setter, absl::Time deadline,

@@ -23,9 +23,9 @@ std::vector<testing::SimulatedJob::Part> count_steps(int num_clients) {
   return testing::SimulatedJob(num_clients, [] { return static_cast<double>(num_steps); }).run();
 }
 
-// Of a client of 8 times as many: at most twice the steps, which leaves room for a logarithm. A
-// call that names many ranges of clients has a message of that length, and takes a few steps for
-// each.
+// Among 8 times as many clients, a client takes at most twice the steps, which leaves room for a
+// logarithm. A call that names many ranges of clients has a message of that length, and takes a few
+// steps for each.
 TEST(CoordinatorStepsTest, StepsOfAClientHardlyGrowWithTheJob) {
   constexpr int kFewClients = 1024;  // as many as fill what is bounded (CheckIns::kMostStored)
   constexpr int kManyClients = 8 * kFewClients;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What connected clients ask of the coordinator over real gRPC: members, values, check-ins, and
-// leaving in order. Of the same program: coordinator_connect_test.cc, coordinator_loss_test.cc.
+// leaving in order. Other parts of the program: coordinator_connect_test.cc,
+// coordinator_loss_test.cc.
 #include "job/coordinator.h"
 
 #include <unistd.h>

@@ -23,7 +23,7 @@ void adopt_descendants();
 
 // Reaps the children that have ended, except `known`, which have owners in this process.
 void reap_orphans(absl::Span<const pid_t> known);
-// Kills and reaps all children except `known`, those that these leave behind, and so on.
+// Kills and reaps all children except `known`, the children that these leave behind, and so on.
 void kill_orphans(absl::Span<const pid_t> known);
 
 }  // namespace tessera

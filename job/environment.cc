@@ -18,8 +18,8 @@ namespace {
 
 constexpr int64_t kMostDevices = 65'536;
 
-// The form that the environment is written in; null where there is none. `address` is the one that
-// the program gives, or empty.
+// The form that the environment is written in; null where there is none. `address`: from the
+// program, or empty.
 const LaunchForm* find_form(const EnvironmentLookup& lookup, absl::string_view address) {
   // The address alone is shared with other forms: the ids tell them apart.
   if (any_set(lookup, {"TESSERA_CLIENT_ID", "TESSERA_NUM_CLIENTS"})) return &kTesseraForm;
@@ -51,7 +51,7 @@ StatusOr<LaunchedClient> read_client(const LaunchForm* form, const EnvironmentLo
   return client;
 }
 
-// What tells this job from another one that uses the same address, and an attempt from the one
+// A name that tells this job from another job with the same address, and an attempt from the one
 // before it. Empty where the program itself says which client it is: the names of launchers are
 // those of their own jobs.
 std::string job_name(const LaunchForm* form, const EnvironmentLookup& lookup,

@@ -48,7 +48,7 @@ bool is_thread_ending(const std::string& folder) {
 }
 
 enum class Ending { kNone, kSome, kAll };
-// Which threads of the process end. One that is listed and then gone has ended.
+// Which threads of the process end. A thread that is listed and then gone has ended.
 Ending ending_threads(const std::string& threads) {
   std::error_code error;
   bool any = false;
@@ -83,9 +83,9 @@ std::string ExitStatus::to_string() const {
   return absl::StrCat("was killed by SIG", name, " (", sigdescr_np(signal), ")");
 }
 
-// Not of the main thread alone: it may end by pthread_exit(), and leave the process to the others.
-// A thread that has taken its SIGKILL and does not say yet that it exits is between the two for a
-// moment, in which it is not told from one that goes on: where others end it is looked at again.
+// Looks at all threads: the main thread may end by pthread_exit(), and leave the process to the
+// others. For a moment, a thread that has taken its SIGKILL does not say yet that it exits, and
+// looks like a thread that goes on: where other threads end it is looked at again.
 bool is_process_ending(pid_t pid) {
   constexpr int kLooks = 100;
   const std::string threads = absl::StrCat("/proc/", pid, "/task");

@@ -20,11 +20,11 @@ struct ExitStatus {
 
   // From the status of waitpid(2).
   static ExitStatus of_wait(int wait_status);
-  // Of a process whose end cannot be read any more. Not a success.
+  // The status of a process whose end cannot be read any more. Not a success.
   static ExitStatus unknown() { return {.is_known = false}; }
 
   bool ok() const { return is_known && code == 0 && signal == 0; }
-  // As a shell says it: the code, or 128 + signal; 1 where the end is unknown.
+  // The code as in a shell: the code, or 128 + signal; 1 where the end is unknown.
   int shell_code() const;
   // "exited with code 3", "was killed by SIGSEGV (Segmentation fault)".
   std::string to_string() const;

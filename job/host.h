@@ -31,7 +31,7 @@ bool are_on_one_host(const MemberInfo& a, const MemberInfo& b);
 // address: false where the kernel tells them apart, true where an id of a host was given by hand.
 bool may_share_loopback(const MemberInfo& a, const MemberInfo& b);
 // The number of each client's host, by client: hosts are numbered from 0 in the order of their
-// first clients. The same on every client of the job.
+// first clients. Equal on every client of the job.
 std::vector<int> number_hosts(absl::Span<const MemberInfo> members);
 
 // 128 random bits in hex.

@@ -18,7 +18,7 @@ namespace tessera {
 
 inline constexpr int64_t kMostClients = 1'000'000;
 
-// The ports of jobs whose launcher gives none: above those that the kernel hands out by default.
+// The ports of jobs whose launcher gives none: above the kernel's default ephemeral ports.
 inline constexpr uint64_t kFirstPort = 61440;
 inline constexpr uint64_t kNumPorts = 4096;
 
@@ -50,7 +50,7 @@ extern const LaunchForm kHydraForm;
 extern const LaunchForm kPmixForm;
 extern const LaunchForm kTfDtensorForm;
 
-// What is read instead of a form's variables, where it is set.
+// Values that replace a form's variables, where they are set.
 struct LaunchOverrides {
   std::string coordinator = {};
   std::optional<int> client_id = {};

@@ -38,7 +38,7 @@ std::vector<int> order_of(std::vector<ClientEnd> ends) {
 
 TEST(LaunchReportTest, FailuresAreInTheOrderOfTheirTimes) {
   EXPECT_THAT(order_of({end_at(0, 3, {.code = 1}), end_at(1, 2, {.code = 1})}), ElementsAre(1, 0));
-  // Of one time: in the order in which the kernel told of them.
+  // Failures of one time are in the order in which the kernel reported them.
   EXPECT_THAT(order_of({end_at(3, 2, {.code = 1}), end_at(1, 2, {.code = 1})}), ElementsAre(3, 1));
 }
 

@@ -297,7 +297,7 @@ Status Job::start_client(const ClientEnvironment& environment) {
   return clients_.back()->open_log(options_.log_dir, environment.attempt);
 }
 
-// One ssh for each host. Those that were asked of first wait for the others as clients do.
+// Starts one ssh for each host. Hosts that start first wait for the others as clients do.
 Status Job::start_hosts() {
   remote_job_.reset();
   TESSERA_ASSIGN_OR_RETURN(RemoteJob job, RemoteJob::create(options_));
@@ -506,7 +506,7 @@ void Job::act_on_time() {
   }
 }
 
-// As the signal would do it where the reader of the output has gone; else the report says why.
+// Ends the job as SIGPIPE would where the reader of the output has gone; else the report says why.
 void Job::take_output_error(const OutputSink& sink, absl::string_view name) {
   if (sink.error() == 0 || is_told_to_stop()) return;
   if (sink.error() == EPIPE) {
@@ -550,7 +550,7 @@ void Job::kill_all() {
       continue;
     }
     const bool is_ending = client->process.is_ending();
-    // Also to one that ends by itself: what it has started may not.
+    // Also where the client ends by itself: processes that it has started may not.
     client->process.signal_group(SIGKILL);
     if (is_ending) continue;
     client->was_stopped = client->was_killed = true;

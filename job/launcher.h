@@ -15,13 +15,13 @@
 //      killed with SIGKILL the kernel kills the clients, and not what they have started.
 //   2. A failure is a client that ended by itself, other than with exit(0), before the launcher
 //      sent it a signal. Failures are listed in the order in which the kernel ended the processes
-//      (an epoll set queues them so), however late the launcher sees them. Those that reported the
-//      loss of a peer (status_channel.h) are listed after the others.
+//      (an epoll set queues them so), however late the launcher sees them. Clients that reported
+//      the loss of a peer (status_channel.h) are listed after the others.
 //   3. After the first failure the launcher waits for `settle` before it stops the others, so that
 //      two clients that fail at the same time are both reported.
 //   4. Each line of output is written whole, with its client before it.
 //   5. The coordinator of the job is in a process of its own (coordinator_process.h), a new one for
-//      each attempt: the loss of any client, 0 included, leaves it running. Of several nodes the
+//      each attempt: the loss of any client, 0 included, leaves it running. With several nodes the
 //      launcher of node 0 hosts it. In a job of more than `relay_above` clients the launcher of
 //      each other node runs a relay (coordinator_server.h), so that the coordinator has one stream
 //      for its clients. The relay ends with the launcher, and so do the clients.

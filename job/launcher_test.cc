@@ -391,7 +391,7 @@ TEST(LauncherTest, SaysThatTheDiskOfItsOutputIsFull) {
 }
 
 // gRPC waits for a thread that it could not start, for ever and without a word: its threads are
-// tried first. What is left of the address space decides where the coordinator ends.
+// tried first. The free address space decides where the coordinator ends.
 TEST(LauncherTest, ASmallAddressSpaceIsAnErrorAtOnce) {
   if (testing::kSanitized) GTEST_SKIP() << "the sanitizer needs a large address space";
   for (int limit_kib = 150'000; limit_kib <= 700'000; limit_kib += 50'000) {

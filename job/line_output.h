@@ -50,7 +50,7 @@ class OutputSink {
   bool has_pending() const { return begin_ < pending_.size(); }
   bool is_full() const { return pending_.size() - begin_ > kFullBytes; }
   // Why it takes no more, as errno: EPIPE where its reader has gone away, ENOSPC where a disk is
-  // full. 0 while it does. What is appended then is dropped.
+  // full. 0 while it does. After an error appended text is dropped.
   int error() const { return error_; }
   int fd() const { return fd_; }
 

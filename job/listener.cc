@@ -29,7 +29,7 @@
 namespace tessera {
 namespace {
 
-// Of connections that wait to be accepted.
+// The most connections that wait to be accepted.
 constexpr int kBacklog = 4096;
 // How often a lack of descriptors is looked at again.
 constexpr int kRetryMs = 50;

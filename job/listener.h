@@ -75,7 +75,7 @@ class Listener {
   Status add_socket(int family, const void* address, unsigned length);
   void serve();
   void accept_from(int socket);
-  // Closes connections that are over, and cuts off those that took too long.
+  // Closes connections that are over or took too long.
   void sweep(absl::Time now);
   bool is_full() const { return static_cast<int>(unproven_.size()) >= options_.max_unproven; }
   // Whether a caller can be accepted: there is room, or the oldest connection can make room.

@@ -8,12 +8,12 @@
 //   ... 64 later numbers ...
 //   propose("verdict of 3f", 7, "14:lost")   "14:lost": forgotten; the value that the caller has
 //
-// A series lasts as long as the job, and its numbers ascend. What a client asks for is a number
-// that the others have, or had a moment ago: a client that is kMostOfSeries failures of one group
-// behind the others has missed the deadlines of them all.
+// A series lasts as long as the job, and its numbers ascend. A client asks for a number that the
+// others have, or had a moment ago: a client that is kMostOfSeries failures of one group behind the
+// others has missed the deadlines of them all.
 //
 // Invariants:
-//   1. of a number that is kept every caller gets one value;
+//   1. every caller gets one value for a number that is kept;
 //   2. a series keeps its last kMostOfSeries proposals, so that no other series takes their place,
 //      unless all series together are beyond kMostBytes: then the oldest of all goes;
 //   3. a number that is forgotten stays forgotten. A caller that waits for one is told so.

@@ -38,7 +38,7 @@ std::string quote(absl::string_view text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
-// Those that are of one host or one process stay here.
+// Whether a variable goes to all hosts. The variables of one host or one process stay here.
 bool is_for_all_hosts(absl::string_view entry) {
   for (const char* own :
        {"TESSERA_HOST_ID=", "TESSERA_STATUS_FD=", "TESSERA_TOKEN=", "TESSERA_COORDINATOR=",

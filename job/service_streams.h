@@ -2,9 +2,8 @@
 //
 // The service's side of open streams: ClientSession, of one client, and HostStream, of a relay.
 //
-// A stream reads requests and writes events. What is to be said is collected when the stream is
-// ready to write, so that a peer that does not read costs nothing. A stream deletes itself when it
-// is done.
+// A stream reads requests and writes events. Events are collected when the stream is ready to
+// write, so that a peer that does not read costs nothing. A stream deletes itself when it is done.
 //
 // Thread-safe. `mutex_` is taken after all locks of the owner except the one of add_losses().
 #ifndef TESSERA_JOB_SERVICE_STREAMS_H_

@@ -7,7 +7,7 @@
 //
 //   for (const SimulatedJob::Part& part : SimulatedJob(10'000).run()) ... part.is_right
 //
-// Clients come eight to a host. Each part is one that a scan per client would make quadratic.
+// Clients come eight to a host. A scan per client would make each part quadratic.
 #ifndef TESSERA_JOB_SIMULATED_JOB_H_
 #define TESSERA_JOB_SIMULATED_JOB_H_
 
@@ -115,7 +115,7 @@ class SimulatedJob {
       for (int i = kClientsPerHost; i < num_clients_; ++i) check_in(i, "b", "v", everyone_);
       for (int i = 0; i < num_clients_; ++i) get(i, (i + 1) % num_clients_);
       for (int i = 0; i < kClientsPerHost; ++i) state_.disconnected(first_connection_ + i);
-      // Of the pairs, of the barrier, and of the keys that the host would have set.
+      // The failed calls: pairs, the barrier, and keys that the host would have set.
       return take({{absl::StatusCode::kUnavailable, num_pairs() - num_pairs() / 2 + num_clients_ -
                                                         kClientsPerHost + kClientsPerHost}});
     });

@@ -17,10 +17,10 @@ namespace tessera {
 // The launcher's name for the variable that holds the descriptor.
 inline constexpr char kStatusFdVariable[] = "TESSERA_STATUS_FD";
 
-// Sends `status` to the launcher, cut to 4096 bytes. The launcher keeps the first one that a
+// Sends `status` to the launcher, cut to 4096 bytes. The launcher keeps the first status that a
 // client sends. Never blocks and never fails: does nothing where the status is OK, where
-// TESSERA_STATUS_FD is not set, or where that descriptor is not a status channel (a descriptor
-// that was closed and used again for something else is left alone). Thread-safe.
+// TESSERA_STATUS_FD is not set, or where that descriptor is not a status channel (a descriptor that
+// was closed and used again for something else is left alone). Thread-safe.
 void report_fatal_status(const Status& status);
 
 // The launcher's end: takes one message that waits in `fd`, empty if there is none.

@@ -18,7 +18,7 @@ namespace tessera {
 
 struct TfConfig {
   std::map<std::string, std::map<int, std::string>> jobs = {};  // empty: there is no cluster
-  // Of this process; read only where there is a cluster.
+  // This process's task; read only where there is a cluster.
   std::string task_type = {};
   int task_index = 0;
 };

@@ -12,7 +12,7 @@
 // Invariants:
 //   1. Only processes of the same user can read the token. It is in no command line and no output.
 //   2. A file is seen complete or not at all, and names the process that published it by id and
-//      start time: one that a dead process left behind is never taken for a token, and goes away
+//      start time: a file that a dead process left behind is never taken for a token, and goes away
 //      with the next publish(). A file whose publisher cannot be judged, for lack of descriptors
 //      say, is left alone.
 //   3. At most one living process has published a token for a port.

@@ -160,7 +160,7 @@ TEST_F(TokenFileTest, SecondProcessAtThePortIsRefused) {
 }
 
 // A process that is killed leaves its file behind: it is no token, does not stand in the way, and
-// goes away with the next one that is published, whatever the port.
+// goes away when the next token is published, whatever the port.
 TEST_F(TokenFileTest, FilesOfDeadProcessesDoNoHarm) {
   EXPECT_THAT(run_isolated(absl::Seconds(60),
                            []() -> Status {

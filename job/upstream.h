@@ -5,12 +5,12 @@
 //
 // Invariants:
 //   1. The stream opens with a session, and waits for a coordinator that does not run yet. A
-//      session is answered by the coordinator alone: one that is silent is silent to the clients.
+//      session is answered by the coordinator alone: a silent coordinator is silent to the clients.
 //   2. When the stream breaks off, each call under way fails, then `broke` is called, and nothing
 //      of what was said before is sent again: the coordinator has ended every session of the
 //      stream. The next session opens a new one.
 //   3. Losses are told before the answers that came with them.
-//   4. A message has at most kMostBatchedBytes, and one call: what the coordinator takes
+//   4. A message has at most kMostBatchedBytes plus one call, which the coordinator takes
 //      (coordinator_server.cc).
 //
 // Thread-safe. The functions of the handler are called from threads of this object, without locks.
