@@ -48,7 +48,7 @@ class BoundedCache {
     return by_use_.front()->value;
   }
 
-  // The value that the key has from now on: this one, or the one that it has already.
+  // Returns the value that the key has from now on: `value`, or an earlier one.
   std::shared_ptr<const Value> insert(Key key, std::shared_ptr<const Value> value, int64_t weight) {
     Entries gone;  // destroyed without the lock
     std::lock_guard<std::mutex> lock(mutex_);

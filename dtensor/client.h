@@ -139,14 +139,14 @@ class Client {
 // A live mesh over all devices of the job, row-major. Collective over the clients that own its
 // devices, with one Status for all: InvalidArgument where their arguments differ, or where clients
 // wait for each other over different devices, naming two clients and both meshes with their
-// devices; Unavailable naming a client that is lost or has left; DeadlineExceeded naming those that
-// did not make the call. TF DTensor: create_mesh, create_distributed_mesh.
+// devices; Unavailable naming a client that is lost or has left; DeadlineExceeded naming the
+// clients that did not make the call. TF DTensor: create_mesh, create_distributed_mesh.
 StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                            const MeshOptions& options = {});
 // A live mesh over some devices, in this order. Clients that own none of them do not wait.
 StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                            std::vector<int> device_ids, const MeshOptions& options = {});
-// The same for a list in braces, so that {} means no devices (InvalidArgument) and not MeshOptions.
+// As above, for a list in braces: {} means no devices (InvalidArgument) and not MeshOptions.
 inline StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                                   std::initializer_list<int> device_ids,
                                   const MeshOptions& options = {}) {

@@ -47,16 +47,16 @@ struct ClientHooks {
   // The host of each client, by id, for jobs over several hosts on one machine. Empty: the real
   // one.
   std::vector<std::string> host_ids = {};
-  // What the CPU of each client is said to compute with, by id. Empty: what it has.
+  // The pretended arithmetic of each client's CPU, by id. Empty: the real one.
   std::vector<Arithmetic> arithmetic = {};
-  // What devices of kCuda work with instead of the CUDA runtime of this machine.
+  // Replaces the CUDA runtime of this machine for devices of kCuda.
   std::shared_ptr<cuda::Api> cuda = {};
-  // The same for NCCL, between the GPUs of several clients.
+  // Replaces NCCL, between the GPUs of several clients.
   std::shared_ptr<nccl::Api> nccl = {};
-  // What is put around the engine between hosts.
+  // Wraps the engine between hosts.
   std::function<StatusOr<std::unique_ptr<network::Engine>>(std::unique_ptr<network::Engine>)>
       wrap_engine = {};
-  // What stands for 10 s in the times at which long waits are reported. Zero: 10 s.
+  // Replaces 10 s in the times at which long waits are reported. Zero: 10 s.
   absl::Duration wait_report_unit = absl::ZeroDuration();
 };
 
@@ -65,9 +65,9 @@ StatusOr<Client> connect(const ClientOptions& options, const ClientHooks& hooks)
 Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn,
              const ClientOptions& options, const ClientHooks& hooks);
 
-// Null of a client that was moved from.
+// Null for a client that was moved from.
 const std::shared_ptr<Runtime>& runtime_of(const Client& client);
-// What Mesh::with_runtime() takes to make an abstract mesh live without the agreement of
+// The argument of Mesh::with_runtime() that makes an abstract mesh live without the agreement of
 // create_mesh().
 std::shared_ptr<MeshRuntime> mesh_runtime_of(const Client& client);
 

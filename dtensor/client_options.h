@@ -50,7 +50,7 @@ struct ClientOptions {
   DeviceType device_type = DeviceType::kCpu;
   // Equal on all clients: where it is not, operations between them are InvalidArgument.
   Backend backend = Backend::kAuto;
-  // Of kMpi: the communicator that tessera::mpi::adopt() has duplicated.
+  // For kMpi: the communicator that tessera::mpi::adopt() has duplicated.
   std::shared_ptr<mpi::Calls> mpi = {};
   // Another process hosts the coordinator at this address: a launcher, or tessera_coordinator. Else
   // client 0 does, and its loss is the end of the job for all. Unset: whether
@@ -81,16 +81,16 @@ struct ClientOptions {
   // A call that waits for other clients has no end without a deadline, but it is never silent:
   // after 10 s, 30 s, 1, 2 and 5 minutes, and every 5 minutes, the client says in one line on
   // stderr which operation waits, and what each client that it waits for was last seen doing
-  // (docs/errors.md, "Long waits"). This function gets the report instead of stderr; one that does
-  // nothing silences it. It is called by a thread of the client's own, one call at a time, from
-  // connect() to the end of the client, which waits for a call that runs. It must not block, nor
-  // throw; shutdown() in it is FailedPrecondition.
+  // (docs/errors.md, "Long waits"). This function gets the report instead of stderr; a function
+  // that does nothing silences it. It is called by a thread of the client's own, one call at a
+  // time, from connect() to the end of the client, which waits for a call that runs. It must not
+  // block, nor throw; shutdown() in it is FailedPrecondition.
   std::function<void(const WaitReport& report)> on_wait = {};
 };
 
 struct MeshOptions {
-  // Of the agreement among the clients; the earliest of theirs counts. Unset: until all have made
-  // the call, or one is lost or has left.
+  // Timeout of the agreement among the clients; the earliest of theirs counts. Unset: waits until
+  // all have made the call, or one is lost or has left.
   std::optional<absl::Duration> timeout = {};
 };
 

@@ -9,7 +9,7 @@
 
 namespace tessera::internal {
 
-// As long as the client, or a copy of it, is there.
+// Valid while the client or a copy of it exists.
 WaitReports* wait_reports_of(const Client& client);
 
 }  // namespace tessera::internal

@@ -47,7 +47,7 @@ using DeviceKernel = std::function<Status(Engine* engine, const DeviceRow& row,
 struct DeviceProgram {
   DType dtype;
   Shape shape;
-  // Of the result.
+  // The layout of the result.
   Layout layout;
   DeviceKernel kernel;
   // What explain() says of the result, after its first line.
@@ -62,12 +62,13 @@ struct DeviceProgram {
 
 // What is known of a tensor before anything of it is ready, and is the same on all clients.
 struct TensorFacts {
-  // Of a tensor that failed before anything was started; the other members then mean nothing.
+  // The error of a tensor that failed before anything was started; the other members then mean
+  // nothing.
   const Status& error;
   // Tells the clients of this process apart; never given twice.
   uint64_t runtime_number = 0;
   bool uses_host_memory = true;
-  // What CPUs compute with.
+  // The arithmetic of the CPUs.
   Arithmetic arithmetic = {};
 };
 TensorFacts facts_of(const DTensor& tensor);

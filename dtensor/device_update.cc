@@ -18,7 +18,7 @@ namespace tessera::internal {
 namespace {
 
 constexpr size_t kInlineUpdated = 8;
-// As device_op.cc.
+// As in device_op.cc.
 constexpr int64_t kMostBytesOfUpdate = 32 << 10;
 
 // One device's part of a call.

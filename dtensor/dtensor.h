@@ -111,14 +111,15 @@ class DTensor {
   DType dtype() const;
   // Global.
   const Shape& shape() const;
-  // Of a tensor that failed before it had a layout: [] on {none=1}.
+  // [] on {none=1} for a tensor that failed before it had a layout.
   const Layout& layout() const;
   // Blocks until the local shards are ready; the first error. Local.
   Status await() const;
   // The error known now, without waiting.
   Status status() const;
-  // How this tensor was made, for a terminal. Of an operation: its rule, which layouts its operands
-  // were moved to and how many bytes that took, and what was compared where operands disagreed.
+  // How this tensor was made, for a terminal. For an operation: its rule, which layouts its
+  // operands were moved to and how many bytes that took, and what was compared where operands
+  // disagreed.
   std::string explain() const;
 
   // Number of this client's devices in the mesh; shards are numbered by local ordinal.

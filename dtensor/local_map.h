@@ -35,7 +35,7 @@ namespace tessera {
 namespace internal {
 // What local_map() runs on one device.
 class LocalMapPart;
-// Of a callable that may hold no function: std::function, function pointers.
+// False for an empty std::function and a null function pointer.
 template <class Fn>
 bool holds_function(const Fn& fn) {
   if constexpr (std::is_pointer_v<Fn> || std::is_member_pointer_v<Fn>) {
@@ -63,7 +63,7 @@ struct MutableShardView {
   }
 };
 
-// What the function sees of its device. Lives as long as the call.
+// The device of a call, as its function sees it. Lives as long as the call.
 //
 // A view asked for with the wrong type or index fails the op with an error that says so, whatever
 // the function does afterwards. The function may go on: the view it gets has memory that belongs to
@@ -75,7 +75,7 @@ class LocalContext {
   // One coordinate per axis of the output's mesh.
   absl::Span<const int64_t> coordinates() const { return coordinates_; }
   int num_inputs() const { return static_cast<int>(inputs_.size()); }
-  // Of a GPU its stream, a cudaStream_t; null of a CPU. Views are then of the GPU's memory: the
+  // A GPU's stream, a cudaStream_t; null on a CPU. Views on a GPU are of the GPU's memory: the
   // function gives the stream work that reads and writes them, and returns without waiting for it.
   void* cuda_stream() const { return cuda_stream_; }
   const Box& input_box(int index) const;

@@ -33,7 +33,7 @@ struct StepGroup {
   // The list of every member, where all have the same: one for each of them would take memory and
   // time quadratic in their number. Empty until the first member has made it.
   BoxPulls common_pulls;
-  // The positions of those that want one box, ascending. Empty until a member has asked.
+  // The positions of the members that want one box, ascending. Empty until a member has asked.
   absl::flat_hash_map<Box, std::vector<int>> positions_by_box;
 };
 
@@ -58,8 +58,8 @@ BoxPulls make_pulls(const PlanStep& step, const StepGroup& group, int device_id)
 
 bool holds_elements(const std::optional<Box>& box) { return box.has_value() && !box->is_empty(); }
 
-// Which devices run a step together where replicas share their memory: those that exchange bytes,
-// and those that want the same box.
+// Which devices run a step together where replicas share their memory: devices that exchange bytes,
+// and devices that want the same box.
 class SharingGroups {
  public:
   explicit SharingGroups(const PlanStep& step) {
@@ -99,7 +99,7 @@ class SharingGroups {
   absl::flat_hash_map<int64_t, std::vector<int>> members_;  // by root
 };
 
-// Of a reduction: terms are added in the order of the group, and the plan lists both ascending.
+// In a reduction, terms are added in the order of the group, and the plan lists both ascending.
 Status check_terms(const PlanStep& step, absl::Span<const int> group) {
   for (const int id : group) {
     const std::vector<int> terms = step.terms(id);

@@ -41,8 +41,8 @@ StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas repli
   TESSERA_ASSIGN_OR_RETURN(
       std::shared_ptr<const RelayoutProgram> program,
       runtime.relayout_program({*from.layout, *to, from.shape, from.dtype, replicas}));
-  // Of handles, not of buffers: ops that fill a buffer or read it hold it too, for as long as they
-  // happen to take.
+  // Counts handles, not buffers: ops that fill or read a buffer hold it too, for as long as they
+  // take.
   const bool is_kept = internal::TensorAccess::has_copies(tensor);
   HeldByDevice held(runtime.local_devices().size());
   for (size_t i = 0; i < from.devices.size(); ++i) {
@@ -53,10 +53,10 @@ StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas repli
   if (!is_view) {
     TESSERA_ASSIGN_OR_RETURN(turn, runtime.take_turn());
   }
-  // No error from here on. Of `from` nothing but the buffers above is used.
+  // No error from here on. Only the buffers above are used of `from`.
   const DType dtype = from.dtype;
   tensor = internal::TensorAccess::make(nullptr);
-  // Of every client alike, whether or not its program is a view.
+  // Every client takes the number, whether or not its program is a view.
   const uint64_t number = program->steps.empty() ? 0 : runtime.next_op_number();
   if (is_view) {
     view_all(*program, dtype, held);

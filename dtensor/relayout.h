@@ -17,8 +17,8 @@
 
 namespace tessera {
 
-// The same value under another layout; `relayout(std::move(x), to)` gives the source away. The
-// steps are those of plan_relayout(). Partial terms are reduced where the target is not partial.
+// The same value under another layout; `relayout(std::move(x), to)` gives the source away.
+// plan_relayout() plans the steps. Partial terms are reduced where the target is not partial.
 // Collective over the clients whose devices take part; no client waits for another one where
 // nothing is remote. TF DTensor: relayout. PyTorch: DTensor.redistribute. JAX: device_put.
 //

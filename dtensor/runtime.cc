@@ -35,9 +35,9 @@ namespace tessera {
 namespace {
 
 // A waiter that finds the deadline passed lets the device's own thread notice it first: its text
-// then counts this client among those that arrived.
+// then counts this client as arrived.
 constexpr absl::Duration kDeadlineGrace = absl::Milliseconds(20);
-// How long shutdown() waits past its timeout for what it has cancelled.
+// How long shutdown() waits past its timeout for the work that it has cancelled.
 constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
 
 // Devices of one client are of one process, and clients of one id of a host are on one host.

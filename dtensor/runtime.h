@@ -77,7 +77,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   absl::Span<const Device> local_devices() const { return client_devices_->local(); }
   const Topology& topology() const { return topology_; }
   ReductionOrder reduction_order() const { return options_.reduction_order; }
-  // What the CPUs of all clients compute with. The same on all clients.
+  // The arithmetic of the CPUs of all clients. Equal on all clients.
   const Arithmetic& arithmetic() const { return arithmetic_; }
 
   StatusOr<Mesh> make_mesh(std::vector<MeshAxis> axes, std::vector<int> device_ids,
@@ -85,7 +85,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   Status barrier(const Mesh& mesh, absl::string_view name,
                  std::optional<absl::Duration> timeout) override;
   Status sync_devices();
-  // NoSync: what sync_devices() refuses.
+  // For NoSync: sync_devices() fails on `thread`.
   void forbid_sync(std::thread::id thread);
   void allow_sync(std::thread::id thread);
   Status shutdown(absl::Duration timeout);
@@ -113,7 +113,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // Memory of the host.
   ArenaPool& pool() { return *shared_pool(); }
   const std::shared_ptr<ArenaPool>& shared_pool() const { return client_devices_->host_memory(); }
-  // As LocalDevice::new_buffer(); and a buffer that has its memory when the stream reaches its op.
+  // As LocalDevice::new_buffer(). deferred_buffer(): gets its memory when the stream reaches its
+  // op.
   StatusOr<std::shared_ptr<Buffer>> new_buffer(int ordinal, int64_t size_bytes) const {
     return device(ordinal).new_buffer(size_bytes);
   }
@@ -199,9 +200,9 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   StatusOr<Arrivals> start_barrier(const BarrierPlan& plan, const BarrierCall& call);
   // Waits for them; the sum of the terms.
   static StatusOr<int64_t> await_barrier(const Arrivals& arrivals, const BarrierCall& call);
-  // Refuses operations from now on; those that have begun are in all of their streams.
+  // Refuses operations from now on; begun operations are in all of their streams.
   void close();
-  // Ends the threads and closes the sockets. What users still hold stays valid, and fails.
+  // Ends the threads and closes the sockets. Objects that users still hold stay valid, and fail.
   // Functions that still run on a device at the deadline go on; a thread of its own then keeps the
   // runtime until they have ended. Returns which devices those are, empty for none. Requires
   // close().

@@ -127,8 +127,8 @@ void read_report(Child& child) {
   }
 }
 
-// Of a child that has ended: reads what it wrote last. A process that it left behind may still hold
-// the other end of its pipe, so the end of the pipe is not waited for.
+// Reads the last output of a child that has ended. A process that it left behind may still hold the
+// other end of its pipe, so the end of the pipe is not waited for.
 void reap(Child& child) {
   read_report(child);
   if (child.report >= 0) close(std::exchange(child.report, -1));
@@ -142,8 +142,8 @@ void reap(Child& child) {
   child.done = true;
 }
 
-// Reads from every child that has something to say before `deadline`, and reaps those that have
-// ended. False at the deadline; a signal that interrupts the wait does not end it.
+// Reads from every child that reports before `deadline`, and reaps ended children. False at the
+// deadline; a signal that interrupts the wait does not end it.
 bool read_reports(std::vector<Child>& children, absl::Time deadline) {
   std::vector<pollfd> waiting;
   std::vector<Child*> reporting;
@@ -197,8 +197,8 @@ std::optional<size_t> likeliest_cause(const std::vector<Child>& children) {
   return first;
 }
 
-// Asks the children that have not reported to end. One that the kernel is ending already is not
-// stopped by this: its end is its own.
+// Asks the children that have not reported to end. A child that the kernel is already ending does
+// not count as stopped by this.
 void stop_others(std::vector<Child>& children) {
   for (Child& child : children) {
     if (child.done || header_of(child).has_value()) continue;

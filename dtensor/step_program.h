@@ -87,15 +87,15 @@ struct StepProgram {
   bool is_for_caller(DType dtype) const;
 };
 
-// What a member passes that takes no part on one side.
+// The box of a member that takes no part on one side.
 inline const Box kNothing = {{0}, {0}};
 
-// What a local device holds between two steps.
+// The buffer that a local device holds between two steps.
 struct Held {
   std::shared_ptr<const Buffer> buffer;
-  // The buffer, or the one that it is a view of, is the source's, and the caller keeps the source.
-  // A result may share such memory: it costs nothing more. Other memory is released as soon as a
-  // step has read it, which a view of it would prevent.
+  // The buffer, or the buffer that it views, is the source's, and the caller keeps the source. A
+  // result may share such memory: it costs nothing more. Other memory is released as soon as a step
+  // has read it, which a view of it would prevent.
   bool is_kept = false;
 };
 // By ordinal.

@@ -42,8 +42,8 @@ struct TensorAccess {
   static StatusOr<RawShard> raw_to_host(const DTensor& tensor) {
     return tensor.raw_to_host(tensor.dtype());
   }
-  // Whether there are other handles of the same tensor. What other threads do with theirs meanwhile
-  // may count or not.
+  // Whether there are other handles of the same tensor. Handles that other threads make or drop
+  // meanwhile may count or not.
   static bool has_copies(const DTensor& tensor) { return tensor.rep_.use_count() > 1; }
 };
 
