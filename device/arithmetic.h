@@ -56,8 +56,8 @@ struct OpenBlas {
   CblasGemm<double> dgemm = nullptr;
 };
 // Loaded at the first call; null where OpenBLAS is not used. It is used on CPUs with AVX2 and
-// without AVX-512, if it has chosen its kernels for AVX2: it has a list of CPUs by name, and for
-// one that it does not know it may choose slow kernels. The flavour of Debian without threads.
+// without AVX-512, if it has chosen its kernels for AVX2: it has a list of CPUs by name, and for an
+// unknown CPU it may choose slow kernels. Loads Debian's flavour without threads.
 const OpenBlas* openblas();
 
 }  // namespace tessera

@@ -68,7 +68,7 @@ class Buffer {
   std::byte* mutable_data() { return memory_.data; }
   int64_t size_bytes() const { return size_bytes_; }
 
-  // The buffer that an op fills: this one, or the one that this is a view of.
+  // The buffer that an op fills: this one, or the buffer of which this is a view.
   const Buffer& filled() const { return viewed_ == nullptr ? *this : *viewed_; }
 
   // Set by the op that fills the buffer: OK when the contents are there.
@@ -77,16 +77,16 @@ class Buffer {
     return buffer.progress_ != nullptr ? buffer.progress_->ready : buffer.ready_;
   }
   Completion& mutable_ready() { return progress_ != nullptr ? progress_->ready : ready_; }
-  // OK when whatever comes next in the device's stream finds the contents there. Of a buffer that
-  // is filled within the op's task the same as ready().
+  // OK when later work in the device's stream finds the contents there. Equals ready() for a buffer
+  // that is filled within the op's task.
   const Completion& issued() const {
     const Buffer& buffer = filled();
     return buffer.progress_ != nullptr ? buffer.progress_->issued : buffer.ready_;
   }
   Completion& mutable_issued() { return progress_ != nullptr ? progress_->issued : ready_; }
   // For a caller that enqueues the next work in the same stream: waits for issued(). Also returns
-  // an error that has been reported since. Of a buffer that is unverified it waits for ready(): so
-  // what leaves the device, as the parts of a collective do, is verified.
+  // an error that has been reported since. For an unverified buffer it waits for ready(): so data
+  // that leaves the device, as the parts of a collective do, is verified.
   Status wait_issued() const {
     TESSERA_RETURN_IF_ERROR(issued().wait());
     return is_unverified() ? ready().wait() : ready().status();
@@ -137,7 +137,7 @@ class Buffer {
   std::shared_ptr<MemoryPool> pool_;  // of the memory, once there is any; null if others share it
   MemoryPool::Memory memory_;
   std::shared_ptr<const void> shared_owner_;
-  // Of memory that the device fills; of a view only its host copy.
+  // Set where the device fills the memory; in a view only for its host copy.
   std::shared_ptr<Progress> progress_;
   std::shared_ptr<const Buffer> viewed_;  // of a view; not a view itself
   int64_t offset_bytes_ = 0;              // in viewed_

@@ -33,7 +33,7 @@ class Completion {
   Status status() const;
   // Blocks until set() has been called and returns its status.
   Status wait() const;
-  // The same until `deadline`; false where it came first.
+  // As wait(), until `deadline`; false where the deadline came first.
   bool wait_until(absl::Time deadline) const;
 
  private:

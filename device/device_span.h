@@ -8,7 +8,7 @@
 //
 // Other members reach it directly: memory from elsewhere is copied on its way to other clients. 64
 // bytes aligned, not initialised. Copies share the memory, which is given back with the last of
-// them: keep one until the Work is done. Of a GPU it is the GPU's memory, which the host must not
+// them: keep one until the Work is done. On a GPU it is the GPU's memory, which the host must not
 // touch.
 #ifndef TESSERA_DEVICE_DEVICE_SPAN_H_
 #define TESSERA_DEVICE_DEVICE_SPAN_H_

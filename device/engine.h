@@ -94,7 +94,7 @@ struct ImageCall {
   ImageKind kind;
   Window height;
   Window width;
-  // Of kAvgPoolByX: the heights and widths of the image.
+  // For kAvgPoolByX: the heights and widths of the image.
   int64_t rows = 0;
   int64_t columns = 0;
 };
@@ -208,8 +208,7 @@ class Engine {
                              const std::byte* updates, std::byte* out) = 0;
   virtual Status one_hot(const kernels::Indices& indices, int64_t depth, float* out) = 0;
 
-  // ---- rows.h
-  // Of the host alone: elsewhere operations of rows are made of others.
+  // ---- rows.h Only on the host: elsewhere operations of rows are made of other operations.
   virtual Status rows(const kernels::RowCall& call, DType dtype,
                       absl::Span<const std::byte* const> in, std::byte* out);
 
@@ -223,8 +222,7 @@ class Engine {
                       const kernels::DimPart& part, const kernels::Indices& indices,
                       std::byte* out) = 0;
 
-  // ---- optimizer.h
-  // Of dense arrays of floats.
+  // ---- optimizer.h For dense arrays of floats.
   virtual Status optimizer_step(const kernels::OptimizerStep& step, DType dtype,
                                 const kernels::StepArrays& arrays, int64_t num_elements) = 0;
 

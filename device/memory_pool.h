@@ -20,9 +20,9 @@ namespace tessera {
 // Thread-safe.
 class MemoryPool {
  public:
-  // What uses the memory: tasks of the stream themselves, or the device, with what tasks have given
-  // it. With kDevice the stream orders the blocks: one that is given back may be handed out again
-  // while the device still has work to do on it, because whatever uses it next comes later in the
+  // What uses the memory: the stream's tasks themselves, or the device, in work that tasks have
+  // given it. With kDevice the stream orders the blocks: a block that is given back may be handed
+  // out again while the device still has work to do on it, because its next use comes later in the
   // same stream.
   enum class UsedBy : uint8_t { kTasks, kDevice };
 

@@ -43,8 +43,8 @@ TESSERA_KERNEL_BODY float floor_quotient(float a, float b) {
 }
 
 // A number rounded to odd: itself where the type has it, else the one of its two neighbours whose
-// last bit is 1. What is then rounded to nearest, to a type with two digits less or more, is what
-// the number itself would be rounded to; rounding to nearest twice is not (to f16 by way of f32
+// last bit is 1. Rounding that to nearest, to a type with at least two digits less, gives the same
+// as rounding the number itself; rounding to nearest twice does not (to f16 by way of f32
 // 1.00048828125 + 1e-12 would become the middle of two numbers, and then the lower one).
 TESSERA_KERNEL_BODY float odd_float(double x) {
   const float nearest = static_cast<float>(x);

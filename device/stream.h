@@ -65,7 +65,7 @@ class Stream {
   // moves nothing. Its label is empty: the object itself tells observers what it does.
   class Runnable {
    public:
-    // As Placed, and then as Task.
+    // Called as Placed is; run() is called later, as Task is.
     virtual void placed() = 0;
     virtual Status run() = 0;
 
@@ -112,7 +112,7 @@ class Stream {
   // after its tasks, and another call waits for that, at the latest the destructor's. The
   // destructor must not run in a task of the stream.
   virtual Status stop_by(absl::Time deadline) = 0;
-  // The same without a deadline. From a task of the stream it returns at once.
+  // As stop_by() without a deadline. From a task of the stream it returns at once.
   void stop() { stop_by(absl::InfiniteFuture()).IgnoreError(); }
 };
 

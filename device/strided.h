@@ -24,7 +24,7 @@ struct Strided {
   bool is_element = false;
 };
 
-// Of a dense, row-major array of these sizes.
+// The strides of a dense, row-major array of these sizes.
 absl::InlinedVector<int64_t, 8> dense_strides(absl::Span<const int64_t> sizes);
 
 // One index space and the strides of several arrays in it, without dims of size 1, and with

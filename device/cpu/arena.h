@@ -135,7 +135,7 @@ class ArenaPool final : public MemoryPool {
   // ResourceExhausted names the need, what the pool holds and what others still read of it.
   StatusOr<Block> allocate(uint64_t size_bytes);
 
-  // The same memory without an owner. Memory::place is the address, as a word.
+  // As allocate(), but memory without an owner. Memory::place is the address, as a word.
   StatusOr<Memory> take(int64_t size_bytes) override;
   void give_back(const Memory& memory, int64_t size_bytes) override;
 

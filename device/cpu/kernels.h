@@ -4,7 +4,7 @@
 // buffers. Pure functions of memory; they do not wait, and allocate nothing for boxes of rank 8
 // and less.
 //
-// Memory need not be aligned. What the kernels wrote, streaming stores included, is visible to
+// Memory need not be aligned. Memory that the kernels wrote, by streaming stores too, is visible to
 // every thread that synchronises with their return.
 #ifndef TESSERA_DEVICE_CPU_KERNELS_H_
 #define TESSERA_DEVICE_CPU_KERNELS_H_
@@ -29,13 +29,13 @@ Stores choose_stores(int64_t bytes_written, int64_t last_level_cache_bytes);
 inline constexpr int64_t kMinStreamingRunBytes = 512;
 Stores stores_of_run(Stores asked, int64_t run_bytes);
 
-// What the system says, and 32 MiB where it says nothing. Asked once.
+// The size that the system reports, 32 MiB where it reports none. Asked once.
 int64_t last_level_cache_bytes();
 
 // outs[j][i] = terms[0][i] op terms[1][i] op ..., in this order, for i in [0, num_elements) and
 // every j. An out may be exactly one of the terms; outs must not overlap otherwise. One term is
 // copied bit for bit. f16 and bf16 accumulate in f32 and round once, to nearest, ties to even;
-// integers wrap; min and max ignore NaN; avg is the sum divided once. Of several NaNs the first
+// integers wrap; min and max ignore NaN; avg is the sum divided once. The first of several NaNs
 // comes out, quiet. The bits are the same on every CPU. Requires validate_reduction(op, dtype).
 void reduce(DType dtype, ReduceOp op, absl::Span<const std::byte* const> terms,
             absl::Span<std::byte* const> outs, int64_t num_elements,

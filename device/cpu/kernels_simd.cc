@@ -261,7 +261,7 @@ struct Max {
   }
 };
 
-// The same as Op, and of two NaNs the first. Without this a compiler chooses: it may swap operands.
+// As Op, and takes the first of two NaNs. Without this the compiler may swap the operands.
 template <class Op>
 struct FirstNan : Op {
   template <class D, class V>

@@ -46,7 +46,7 @@ class CublasLt {
   static StatusOr<std::unique_ptr<CublasLt>> load(const std::string& library = "");
 
   // Gives a stream of the current GPU the product. *has_algorithm is false where the library has
-  // none for it; then nothing was given. Of f16, bf16, f32 and f64.
+  // none for it; then nothing was given. For f16, bf16, f32 and f64.
   Status multiply(const Gemm& gemm, void* stream, bool* has_algorithm);
 
  private:

@@ -209,7 +209,7 @@ TEST_F(CudaDeviceTest, ABrokenGpuIsTheErrorOfWhatIsPending) {
 }
 
 // Work that fails after it was given: buffers know at once, before any task that comes later looks
-// at them; other memory is kept until the GPU is past it. What is given afterwards works.
+// at them; other memory is kept until the GPU is past it. Work that is given afterwards succeeds.
 TEST_F(CudaDeviceTest, GivenWorkFailsInOneGo) {
   api_->hold();
   const std::shared_ptr<Buffer> buffer = on_gpu(4);

@@ -296,7 +296,7 @@ Status CudaEngine::reduce_dims(ReduceOp op, DType dtype, const std::byte* in,
   const MergedSpace kept(kept_sizes, {kept_strides});
   const MergedSpace reduced(reduced_sizes, {reduced_strides});
   if (kept.sizes().size() > kMaxDims || reduced.sizes().size() > kMaxDims) {
-    // Of so many dims that are kept and reduced in turn: with those that are kept first.
+    // Too many dims are kept and reduced in turn: copies the array with the kept dims first.
     Sizes apart_sizes = kept_sizes, apart_strides = kept_strides;
     apart_sizes.insert(apart_sizes.end(), reduced_sizes.begin(), reduced_sizes.end());
     apart_strides.insert(apart_strides.end(), reduced_strides.begin(), reduced_strides.end());

@@ -59,7 +59,7 @@ TESSERA_KERNEL_BODY void for_each_seen(const Image& image, int64_t i, int64_t j,
     }
   }
 }
-// The same for the results, of a part, whose windows see the image at (i, j).
+// As above, for the results of a part whose windows see the image at (i, j).
 template <class Fn>
 TESSERA_KERNEL_BODY void for_each_seeing(const Image& image, int64_t i, int64_t j,
                                          const ImagePart& part, Fn fn) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The bodies of the kernels: what one item does. Compiled twice, by nvcc for the GPU and by the
-// host's compiler for the fake. What tests find on the host holds on a GPU, except for the
+// host's compiler for the fake. Results of tests on the host hold on a GPU, except for the
 // conversions of half types, which the GPU does by instructions.
 //
 // Pure functions of their arguments and memory; items of one kernel write disjoint bytes.

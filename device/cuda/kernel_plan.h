@@ -39,7 +39,7 @@ struct CopyPlan {
   std::vector<CopyBatch> batches;
 };
 
-// Adds the copy of `box` from a dense row-major buffer that holds `from_box` to one that holds
+// Adds the copy of `box` from a dense row-major buffer that holds `from_box` to a buffer that holds
 // `to_box`. Requires box inside both, and buffers that do not overlap.
 void add_copy(const Box& box, const std::byte* from, const Box& from_box, std::byte* to,
               const Box& to_box, int64_t element_bytes, CopyPlan* plan);
@@ -48,7 +48,7 @@ void add_copy(const Box& box, const std::byte* from, const Box& from_box, std::b
 // terms and outs; an out may be exactly one of the terms.
 std::vector<Reduce> plan_reduce(DType dtype, ReduceOp op, absl::Span<const std::byte* const> terms,
                                 absl::Span<std::byte* const> outs, int64_t num_elements);
-// The same of `box`, out of buffers that all hold `from_box`, into one that holds `to_box`.
+// As above, for `box`: out of buffers that all hold `from_box`, into a buffer that holds `to_box`.
 std::vector<Reduce> plan_reduce_box(DType dtype, ReduceOp op, const Box& box,
                                     absl::Span<const std::byte* const> terms, const Box& from_box,
                                     std::byte* out, const Box& to_box);

@@ -41,7 +41,7 @@ TESSERA_KERNEL_BODY bool is_negative(W a) {
     return a < W(0);
   }
 }
-// Of integers 0 where b is 0.
+// Integers: 0 where b is 0.
 template <class W>
 TESSERA_KERNEL_BODY W floor_divide(W a, W b) {
   if constexpr (kIsFloat<W>) {
@@ -65,7 +65,7 @@ TESSERA_KERNEL_BODY W modulo(W a, W b) {
     return b == 0 ? W(0) : subtract(a, multiply(floor_divide(a, b), b));
   }
 }
-// Of integers 0 where the power is a fraction.
+// Integers: 0 where the power is a fraction.
 template <class W>
 TESSERA_KERNEL_BODY W power(W a, W b) {
   if constexpr (kIsFloat<W>) {
@@ -312,7 +312,7 @@ struct CumSumBody {
     const Divided at = divided(i, sums.lines.inner);
     const int64_t from = at.quotient * sums.lines.size * sums.lines.inner + at.remainder;
     const int64_t to = at.quotient * sums.count * sums.lines.inner + at.remainder;
-    // As the host: f32 accumulates in f64.
+    // As on the host: f32 accumulates in f64.
     using A = typename Choose<IsSame<T, float>::kValue, double, Computed<T>>::Type;
     A total = 0;
     for (int64_t k = 0; k < sums.first + sums.count; ++k) {
@@ -465,7 +465,7 @@ struct ScatterAddBody {
     const Divided line = divided(at.quotient, scatter.lines.size);
     const int64_t index = line.remainder + scatter.first;
     const int64_t count = scatter.indices.count;
-    // The first of those that are not below the index.
+    // Finds the first number whose index is not below `index`.
     int64_t least = 0;
     int64_t most = count;
     while (least < most) {

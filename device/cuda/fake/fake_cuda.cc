@@ -20,7 +20,7 @@ constexpr uint64_t kAlignment = 256;
 constexpr int kUnwritten = 0xcd;
 constexpr int kPinned = -1;
 
-// As cudaSetDevice: of the thread. CUDA takes kUnset for GPU 0.
+// The thread's GPU, as of cudaSetDevice. CUDA takes kUnset for GPU 0.
 constexpr int kUnset = -1;
 thread_local int thread_gpu = kUnset;
 
@@ -174,7 +174,7 @@ Status FakeCuda::set_device(int gpu) {
   if (gpu < 0 || gpu >= options_.num_gpus) {
     return misuse("set_device", absl::StrCat("GPU ", gpu, " of ", options_.num_gpus));
   }
-  thread_gpu = gpu;  // also one that is broken
+  thread_gpu = gpu;  // also a broken GPU
   return enter("set_device", gpu);
 }
 

@@ -11,8 +11,8 @@
 // time as what other streams do, and only events order them. ThreadSanitizer therefore sees a
 // missing event as a data race.
 //
-// What CUDA leaves undefined, or answers with an error that only a bug brings about, is kept as a
-// misuse: memory that is not there, is freed while in flight, or belongs to another GPU without
+// Calls that CUDA leaves undefined, or answers with an error that only a bug brings about, are kept
+// as misuses: memory that is not there, is freed while in flight, or belongs to another GPU without
 // peer access; handles that were destroyed; an event that was never recorded; a stream of another
 // GPU than the current one; a copy of pageable memory; a kernel before load_kernels(); and a call
 // from a thread that has not set its device, which would make a context on GPU 0.
@@ -22,7 +22,8 @@
 // deadlocks here as it does there.
 //
 // With FakeCudaOptions::num_queues streams share queues as in CUDA: work begins in the order in
-// which the streams of a queue were given it, so that what waits at its head holds up the others.
+// which the streams of a queue were given it, so that work that waits at its head holds up the
+// others.
 //
 // Faults: fail() makes a call return an error, break_gpu() makes all of them, hold() keeps the
 // streams from doing anything. Thread-safe.
