@@ -374,7 +374,7 @@ TEST(ByHostTest, NoDetourIsFaster) {
   EXPECT_GT(several, testing::kSanitized ? 10 : 100);
 }
 
-// A cap that only the reduction in one step keeps, and one that none does.
+// A cap that only the reduction in one step keeps, and a cap that no plan keeps.
 TEST(ByHostTest, TheCapChooses) {
   const Layout from = layout_of("{node=2, gpu=4}", "[-] sum{node,gpu}");
   const Layout to = layout_of("{node=2, gpu=4}", "[(node,gpu)]");

@@ -14,7 +14,8 @@
 // says which digit is in which place. Where both layouts cut all dims and axes at borders of one
 // divisor chain and all sizes divide, the tensor can be seen under a shape with one dim per place:
 // the same elements in the same order. Under that view every choice of digits for places is a
-// Layout, also those that hold strided blocks of the tensor, so that digits can move in any order.
+// Layout, also choices that hold strided blocks of the tensor, so that digits can move in any
+// order.
 //
 // Digits that take each other's places form a component: a path or a cycle. Components move
 // independently of each other, in one batch or in several; each multiplies what a device holds by
@@ -67,7 +68,7 @@ class FactoredView {
   static std::optional<FactoredView> create(const Layout& from, const Layout& to,
                                             const Shape& shape, const Topology& topology);
 
-  // The same for a reduction, whose partial axes differ: digits are cut where the layouts and
+  // As create(), for a reduction, whose partial axes differ: digits are cut where the layouts and
   // `parts` begin and end, not to primes, and there are no components.
   static std::optional<FactoredView> of_reduction(const Layout& from, const Layout& goal,
                                                   const Shape& shape, const SubAxes& parts);
@@ -103,7 +104,7 @@ class FactoredView {
 
   Layout from_;
   Layout to_;
-  SubAxes digits_;  // Of all axes, in mesh order.
+  SubAxes digits_;  // The digits of all axes, in mesh order.
   std::vector<Place> places_;
   std::vector<int> component_of_place_;  // kNone: the place keeps its digit.
   std::vector<Component> components_;

@@ -39,7 +39,7 @@ namespace tessera {
 class Fetch {
  public:
   // What the device at a position of the mesh needs: a box of the tensor's rank, without elements
-  // where it needs nothing. The same on all clients.
+  // where it needs nothing. Equal on all clients.
   using Needs = std::function<Box(int64_t position)>;
   // Requires a shape that is legal for the layout, and no need of a dim without elements. `text`
   // says what it is for: all members of the exchange must have the same.
@@ -50,20 +50,21 @@ class Fetch {
   DType dtype() const { return dtype_; }
   const std::string& text() const { return text_; }
 
-  // What the device at the position computes from: what it holds if that has all it needs, else the
-  // box that it needs.
+  // The box that the device at the position computes from: its own if that has all it needs, else
+  // the box that it needs.
   Box box(int64_t position) const;
-  // Whether it computes from another box than the one that it holds.
+  // Whether it computes from another box than the box that it holds.
   bool pulls_any(int64_t position) const;
   // Whether no device pulls anything.
   bool is_idle() const;
-  // What the device at the position copies, by device ids; both boxes have the indices of box().
+  // The copies that the device at the position makes, by device ids; both boxes have the indices of
+  // box().
   std::vector<Pull> pulls(int64_t position) const;
   // Calls fn(position) for the sources of the pulls; one may come more than once.
   void for_each_source(int64_t position, absl::FunctionRef<void(int64_t source)> fn) const;
 
-  // What a device receives from others, and the most that any does. Of meshes of more than 1,024
-  // devices a sample is looked at.
+  // The bytes that a device receives from others, and the most that any does. In meshes of more
+  // than 1,024 devices a sample is looked at.
   int64_t received_bytes(int64_t position) const;
   int64_t max_received_bytes() const;
   // By the costs of the topology's links, as RelayoutPlan::predicted_time().

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fetch against an oracle that goes through single elements: every layout of small meshes, boxes
-// that random numbers choose, those that begin before the tensor and end behind it among them.
+// Fetch against an oracle that goes through single elements: every layout of small meshes, random
+// boxes, also boxes that begin before the tensor and end behind it.
 #include "relayout/fetch.h"
 
 #include <algorithm>
@@ -154,7 +154,7 @@ TEST(FetchTest, PredictedTime) {
   EXPECT_EQ(fetch.max_received_bytes(), 24);
   const LinkCost host = Topology().cost(LinkClass::kHost);
   EXPECT_EQ(fetch.predicted_time(), absl::Seconds(host.latency_s + 24 * host.seconds_per_byte));
-  // The same where the devices of a process are told from others.
+  // As above, where the topology has several devices in a process.
   const Fetch blocks(layout, {8}, DType::kFloat32, needs, *Topology::uniform(2, 4), "");
   const LinkCost process = Topology().cost(LinkClass::kProcess);
   EXPECT_EQ(blocks.predicted_time(), absl::Seconds(host.latency_s + 16 * host.seconds_per_byte +

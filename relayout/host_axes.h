@@ -32,9 +32,9 @@ bool is_intra_host(const Mesh& mesh, const Digit& digit, const Topology& topolog
 // are positions and hosts are blocks of them, else as many times O(devices).
 HostAxes split_by_host(const Mesh& mesh, const SubAxes& parts, const Topology& topology);
 
-// The same of partial axes. Nothing where one of the lists is empty, or where devices that hold
-// terms of one element differ in inter-host sub-axes and are on one host all the same. That is so
-// where two hosts have different numbers of terms of an element.
+// As split_by_host(), for partial axes. Nothing where one of the lists is empty, or where devices
+// that hold terms of one element differ in inter-host sub-axes and are on one host all the same.
+// That is so where two hosts have different numbers of terms of an element.
 std::optional<HostAxes> terms_by_host(const Mesh& mesh, const SubAxes& partial,
                                       const Topology& topology);
 

@@ -67,7 +67,7 @@ const Row kRows[] = {
      (1 << 28) - (1 << 16),
      1 << 29},
     {"digits", "{x=16777216}", "[x:(1)4096]", "[x:(4096)4096]", {7}, 4, 4, 8},
-    // Of 4096 terms of 4096 x 4096 elements each device adds up 4096: 4095 terms from others.
+    // Each device adds up one element of 4096 terms: 4095 terms from others.
     {"reduce_scatter",
      "{x=4096, y=4096}",
      "[-, y] sum{x}",

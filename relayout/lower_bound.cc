@@ -28,8 +28,8 @@ int64_t most_lacking(const Layout& from, const Layout& goal, const Shape& shape)
   return most;
 }
 
-// The values that some device both holds a term of and wants. What devices have of both layouts are
-// cells of one grid: any two are the same or disjoint.
+// The number of values that some device both wants and holds a term of. The common boxes of both
+// layouts are cells of one grid: any two are the same or disjoint.
 __int128 num_held_where_wanted(const Layout& from, const Layout& goal, const Shape& shape) {
   absl::flat_hash_set<std::pair<int64_t, std::vector<int64_t>>> seen;  // Term that stays, cell.
   __int128 values = 0;

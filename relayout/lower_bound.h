@@ -14,8 +14,8 @@
 // Reductions of n >= 2 terms. A value is an element of the tensor or, where partial axes stay, an
 // element and a term that stays: each is the reduction of n terms of its own. H is the set of the
 // devices that hold a term of the value: one term each, any number of copies of each term. W is the
-// set of those that want the value. Count the messages about it, each a function of what its sender
-// knows:
+// set of the devices that want the value. Count the messages about it, each a function of what its
+// sender knows:
 //
 //   1. Each device of W receives one at least: it holds one term at most, and n >= 2 are needed.
 //   2. Let d be the first device that all n terms have reached. Until then a holder of each term
@@ -31,18 +31,18 @@
 //
 //   max(max_d |B_d|, ceil((sum_d |B_d| + (n - 2) * values + lonely values) / devices))
 //
-// lonely values being those that no device of W holds a term of. For copies of a whole tensor on n
+// lonely values being values that no device of W holds a term of. For copies of a whole tensor on n
 // devices this is 2(n-1)/n of it (Patarasuk and Yuan), for shards n-1 times the size of a shard.
 //
-// What is counted are plans that send values of single elements, that leave the terms of partial
-// axes that stay as they are, and that end in `goal`, where expansions begin. Terms
-// that stay could trade elements with each other, and an expansion could put parts of the value
-// elsewhere; neither is counted.
+// The bound is for plans that send values of single elements, that leave the terms of partial axes
+// that stay as they are, and that end in `goal`, where expansions begin. Terms that stay could
+// trade elements with each other, and an expansion could put parts of the value elsewhere; neither
+// is counted.
 //
 // Between layouts on the same devices some messages reach the bound in every case of at most 4
-// devices tried (lower_bound_test.cc); where the devices differ they may not, since one that holds
-// no term is of no help before the reductions are done. Whether a plan of few steps does is another
-// matter: sums of uneven boxes would have to be passed from device to device.
+// devices tried (lower_bound_test.cc); where the devices differ they may not, since a device that
+// holds no term is of no help before the reductions are done. Whether a plan of few steps does is
+// another matter: sums of uneven boxes would have to be passed from device to device.
 #ifndef TESSERA_RELAYOUT_LOWER_BOUND_H_
 #define TESSERA_RELAYOUT_LOWER_BOUND_H_
 

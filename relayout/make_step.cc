@@ -136,8 +136,8 @@ PlanStep make_expansion(const Layout& from, const Layout& to, const SubAxes& add
   rep->op = to.partial_op();
   set_axes(to.mesh(), added, *rep);
   rep->group_size = 1;
-  // Of copies of the value only the first counts in a sum or product; for the other reductions
-  // equal terms are the value.
+  // Only the first copy of the value counts in a sum or product; for the other reductions equal
+  // terms are the value.
   if (rep->op == ReduceOp::kSum || rep->op == ReduceOp::kProd) {
     const SubAxes split = all_sub_axes(from.dim_axes());
     SubAxes copies;

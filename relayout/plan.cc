@@ -3,9 +3,9 @@
 // plan_relayout: from two layouts to the steps between them; and what a RelayoutPlan says about
 // itself: bytes, bound, peak, text, hash.
 //
-// Partial axes fall into those that both layouts have (kept: terms move as they are), those that
-// go (reduced) and those that come (added). The order is: slice, reduce, move, expand; without
-// partials one move is all. plan_candidates.h finds the steps before the expansion.
+// Partial axes are kept (both layouts have them: terms move as they are), reduced (only the old
+// layout has them) or added (only the new layout has them). The order is: slice, reduce, move,
+// expand; without partials one move is all. plan_candidates.h finds the steps before the expansion.
 #include "relayout/plan.h"
 
 #include <algorithm>
@@ -336,7 +336,7 @@ std::string RelayoutPlan::explain() const {
     if (step.shape() != rep_->shape) {
       absl::StrAppend(&text, " as ", shape_to_string(step.shape()));
     }
-    // Of the only step it is known, or found for good.
+    // The bytes of a single step are known, or found for good.
     const int64_t received =
         rep_->steps.size() == 1 ? max_received_bytes() : internal::max_received_bytes({step});
     if (received == 0) {

@@ -10,8 +10,9 @@
 //                     c c d d                        d d                     b b
 //
 // A plan is made from its arguments alone, so every client makes the same one, and rows of single
-// devices are made on demand, so a plan for kMaxPlannedDevices is as cheap as one for 2. What is
-// O(devices) below is so in few plans (most_received.h), and takes no memory for the devices.
+// devices are made on demand, so a plan for kMaxPlannedDevices is as cheap as one for 2. Functions
+// that are O(devices) below are so in few plans (most_received.h), and take no memory for the
+// devices.
 //
 // What holds for every plan:
 //   1. The identity (equivalent layouts, equal partials) has no steps.
@@ -91,16 +92,16 @@ class RelayoutPlan {
   // The most bytes that a device holds during one of the steps(); 0 where there is no such step.
   // It costs as peak_bytes() does.
   int64_t step_peak_bytes(size_t step) const;
-  // What the steps take by the costs of the topology that the plan was made for: a step takes the
+  // The time of the steps by the costs of the topology that the plan was made for: a step takes the
   // latency of the farthest link that it uses, and seconds for each byte that the worst placed
   // device receives (see Topology). Local copies and the arithmetic of reductions count nothing.
   // Where terms could be added by host and the order shows in the bits (see ReductionOrder), links
-  // within a process count as those of its host, and senders are chosen so. Of a reduction among
+  // within a process count as those of its host, and senders are chosen so. In a reduction among
   // more than 256 devices that are listed one by one all links count as between hosts.
   absl::Duration predicted_time() const;
   absl::Duration step_predicted_time(size_t step) const;
-  // What was compared, the one chosen among them, in an order that is the same on every client.
-  // Empty for the identity.
+  // The plans that were compared, the chosen one among them, in an order that is the same on every
+  // client. Empty for the identity.
   std::vector<Alternative> alternatives() const;
   const Topology& topology() const;
 
@@ -109,8 +110,8 @@ class RelayoutPlan {
   // "[x, -] -> [-, x] on {x=2}, i32 [4, 4]: all_to_all{x}".
   std::string to_string() const;
 
-  // Covers what is planned, the steps, and the topology. The same in every process: what clients
-  // compare to see that they mean the same relayout.
+  // Covers the relayout, the steps, and the topology. Equal in every process: clients compare it to
+  // see that they mean the same relayout.
   uint64_t hash() const;
   friend bool operator==(const RelayoutPlan& a, const RelayoutPlan& b);
   template <typename H>

@@ -205,7 +205,7 @@ int64_t PlanCandidates::num_placed() const {
   return num_values(digits_of(from_.mesh(), all_sub_axes(refined_)));
 }
 
-// The same for both reductions of by_host().
+// As num_placed(), for both reductions of by_host().
 int64_t PlanCandidates::num_placed_by_host() const {
   if (!may_add_by_host()) return 0;
   const Partials of_terms = partials_of_terms();
@@ -235,8 +235,9 @@ void PlanCandidates::add_scatters(const SubAxes& left, std::vector<Steps>& candi
   }
 }
 
-// To the goal, unless everything is there: in one batch or, where links differ, in those that the
-// scheduler finds cheapest. `alternatives`, where given, gets the schedules compared.
+// Moves to the goal, unless everything is there: in one batch or, where links differ, in the
+// batches that the scheduler finds cheapest. `alternatives`, where given, gets the schedules
+// compared.
 Steps PlanCandidates::moves(const Layout& current, std::vector<Alternative>* alternatives) const {
   if (current == goal_ || equivalent(current, goal_, tensor_.shape)) return {};
   if (!tensor_.topology.only_link().has_value()) {
@@ -303,8 +304,8 @@ Steps PlanCandidates::by_all_reduce() const {
   return steps;
 }
 
-// Each device of a group reduces a part of its own, where possible the one that the goal wants
-// there; what the goal does not place, `left`, goes behind dim `dim`.
+// Each device of a group reduces a part of its own, where possible the part that the goal wants
+// there; parts that the goal does not place, `left`, go behind dim `dim`.
 Steps PlanCandidates::by_scatter(const SubAxes& left, int dim) const {
   const Layout reduced = arrived(with_kept(refined_and(left, dim)));
   Steps steps = {

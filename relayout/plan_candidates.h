@@ -32,7 +32,7 @@
 
 namespace tessera::internal {
 
-// The partial axes of two layouts: those that both have, those that go and those that come.
+// The partial axes of two layouts: of both, of the old one alone, and of the new one alone.
 struct Partials {
   SubAxes kept;
   SubAxes reduced;
@@ -49,7 +49,7 @@ struct Choice {
   std::vector<Alternative> schedules;
   std::vector<Steps> candidates;
   size_t chosen_candidate = 0;
-  int64_t least_peak = 0;  // Of all candidates; only known where there is a cap.
+  int64_t least_peak = 0;  // Over all candidates; only known where there is a cap.
 };
 
 // What the candidates may be.
@@ -65,8 +65,8 @@ class PlanCandidates {
   PlanCandidates(const Layout& from, const Layout& goal, const Partials& partials,
                  const Tensor& tensor, const CandidateOptions& options);
 
-  // The steps from `from` to `goal`. Of candidates that reduce, one that keeps the cap if there is
-  // any; of these the fastest, by what some of the devices of a large mesh receive.
+  // The steps from `from` to `goal`. Among candidates that reduce it chooses one within the cap, if
+  // there is any; of these the fastest, by what some of the devices of a large mesh receive.
   Choice choose() const;
 
  private:
@@ -74,11 +74,11 @@ class PlanCandidates {
   struct HostStart {
     Layout sums;
     std::optional<Layout> cleared;  // Where that places more parts.
-    int64_t num_placed;             // Of both reductions.
+    int64_t num_placed;             // In both reductions.
   };
 
-  // Of a second reduction: from another layout, or over other partial axes, to the same goal. These
-  // arguments must outlive it, and so must those of `before`.
+  // For a second reduction: from another layout, or over other partial axes, to the same goal.
+  // These arguments must outlive it, and so must those of `before`.
   PlanCandidates(const PlanCandidates& before, const Layout& from, const Partials& partials);
   std::vector<Steps> flat() const;
   std::vector<Steps> by_host() const;

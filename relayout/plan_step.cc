@@ -68,7 +68,7 @@ std::vector<Pull> PlanStep::pulls(int device_id) const {
   return {{device_id, own, own}};
 }
 
-// Of a gather whose sources have the coordinates of the device that asks, the devices of a group
+// In a gather whose sources have the coordinates of the device that asks, the devices of a group
 // differ only in coordinates that the source does not take from them.
 bool PlanStep::has_common_pulls() const {
   if (is_reduction(kind())) return true;

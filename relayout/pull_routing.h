@@ -3,16 +3,16 @@
 // PullRouting: which boxes each device pulls from which holder in a move, one batch that takes a
 // tensor from one layout to another. Internal to relayout/.
 //
-// The old layout cuts the index space into cells. A new box meets some of them; the one that the
-// device holds itself is local, each other is pulled from one of its holders. Hence each missing
-// element is received once, and the bytes are the lower bound.
+// The old layout cuts the index space into cells. A new box meets some of them; the cell that the
+// device holds itself is local, each other cell is pulled from one of its holders. Hence each
+// missing element is received once, and the bytes are the lower bound.
 //
 // Which holder, where there are several: on one mesh where the mesh axes that the new layout adds
-// only cut old boxes further, the one with the device's own coordinates along them, which spreads
-// the load evenly and keeps the groups small. It is also the nearest: it differs from the device
-// only in what must differ. Otherwise the requests for a cell are numbered and dealt in turn to
-// those of its holders that are nearest (same process, then same host). Among more than 64 holders
-// that are not told apart by digits of one mesh, the nearest of the next 64 in turn.
+// only cut old boxes further, the holder with the device's own coordinates along them, which
+// spreads the load evenly and keeps the groups small. It is also the nearest: it differs from the
+// device only in what must differ. Otherwise the requests for a cell are numbered and dealt in turn
+// to its nearest holders (same process, then same host). Among more than 64 holders that are not
+// told apart by digits of one mesh, the nearest of the next 64 in turn.
 #ifndef TESSERA_RELAYOUT_PULL_ROUTING_H_
 #define TESSERA_RELAYOUT_PULL_ROUTING_H_
 
@@ -37,11 +37,11 @@ class PullRouting {
 
   // See PlanStep.
   std::vector<Pull> pulls(int device_id) const;
-  // The same without the boxes: calls `fn` with the source and the number of elements of each.
+  // As pulls(), without the boxes: calls `fn` with the source and the number of elements of each.
   void for_each_source(int device_id,
                        absl::FunctionRef<void(int source, int64_t elements)> fn) const;
   int64_t received_elements(int device_id) const;
-  // The same of the device at a position of the new mesh.
+  // As received_elements(), for the device at a position of the new mesh.
   int64_t received_at(int64_t new_position) const;
   int64_t sent_elements(int device_id) const;
   // Whether any device lacks an element of its new box.
@@ -62,7 +62,7 @@ class PullRouting {
   struct Request {
     const Cell& old_cell;
     const Cell& new_cell;
-    int64_t new_position;  // Of the device that asks.
+    int64_t new_position;  // Position of the device that asks.
   };
   struct Turn {
     int64_t number;
@@ -91,7 +91,8 @@ class PullRouting {
   bool own_coordinates_ = false;  // The holder has the coordinates of the device that asks.
   Digits old_replicas_;           // Tell the holders of one old cell apart,
   Digits new_replicas_;           // and those of one new cell,
-  // Of each of old_replicas_, where the topology is not flat and its blocks are digits of the mesh.
+  // The link of each of old_replicas_, where the topology is not flat and its blocks are digits of
+  // the mesh.
   std::vector<LinkClass> replica_links_;
   Digits shared_;  // all with the same of these: untouched on both sides, or terms.
 };

@@ -25,7 +25,7 @@ constexpr int kRandomPlans = testing::kSanitized ? 1000 : 8000;
 TEST(SmallRelayoutsTest, MeshesAndLayoutsAreAllThere) {
   // Ordered triples, pairs and single sizes with a product of at most 8.
   EXPECT_EQ(small_meshes(3, 8).size(), 8 + 20 + 38);
-  // Of a mesh of m prime axes: sum over k of C(m,k) k! C(k+r-1, r-1) ways to place k of them on r
+  // For a mesh of m prime axes: sum over k of C(m,k) k! C(k+r-1, r-1) ways to place k of them on r
   // dims, and 2^(m-k) subsets of the others that are partial.
   TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh cube, Mesh::parse("{x=2, y=2, z=2}"));
   EXPECT_EQ(every_layout(cube, 2, {}).size(), 1 + 6 + 18 + 24);

@@ -129,7 +129,7 @@ TEST_P(PiecesTest, AreThoseOfTheTable) {
       plan_of(row.old_mesh, row.new_mesh, row.shape, row.from, row.to, DType::kInt32));
   std::vector<std::tuple<int64_t, int64_t, int, int>> pieces;  // first, end, source, target
   if (plan.steps().empty()) {
-    // The same boxes: each stays where it is.
+    // The boxes are equal: each stays where it is.
     for (int64_t i = 0; i < plan.from().mesh().size(); ++i) {
       const Box box = plan.from().box(row.shape, i);
       const int id = plan.from().mesh().device_ids()[i];

@@ -12,12 +12,12 @@
 //   latency(farthest link of T) + sum over link classes of bytes(class) * seconds_per_byte(class)
 //
 // bytes(class) being what the worst placed device receives from its nearest holders over links of
-// that class. What is local costs nothing.
+// that class. Local copies cost nothing.
 //
-// What is claimed: the least such time over all schedules that move the components in ordered
-// batches, each by one direct exchange, and keep their peak within the cap. Where all links are of
-// one class one batch is best: it has the least latency, and no sequence receives fewer bytes than
-// it. No claim is made about schedules that split a component or route through a third device.
+// The claim: the least such time over all schedules that move the components in ordered batches,
+// each by one direct exchange, and keep their peak within the cap. Where all links are of one class
+// one batch is best: it has the least latency, and no sequence receives fewer bytes than it. No
+// claim is made about schedules that split a component or route through a third device.
 #ifndef TESSERA_RELAYOUT_SCHEDULE_H_
 #define TESSERA_RELAYOUT_SCHEDULE_H_
 

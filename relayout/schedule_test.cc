@@ -354,7 +354,7 @@ TEST(MemoryCapTest, KeepsItOrSaysWhatIsNeeded) {
   }
 }
 
-// Whatever least cap a refusal names is one that planning keeps.
+// Planning keeps every least cap that a refusal names.
 TEST(MemoryCapTest, TheLeastFeasibleCapIsFeasible) {
   const std::vector<std::string> texts = {"[-] sum{a}", "[b] sum{a,c}", "[(a,b)]", "[c]", "[-]"};
   const std::string mesh = "{a=2, b=2, c=2}";

@@ -52,7 +52,7 @@ class ShardGrid {
 
   // All positions where there are at most `most`, else that many: half of them evenly spread over
   // the mesh, half of them holding elements evenly spread over the tensor, of which a mesh larger
-  // than its tensor has few. The same in every process; some may come twice.
+  // than its tensor has few. Equal in every process; some may come twice.
   std::vector<int64_t> spread_positions(int64_t most) const;
   // The number of the shard of a dim that an element belongs to. Requires 0 <= element < size.
   int64_t shard_of(int dim, int64_t element) const;
@@ -67,7 +67,7 @@ class ShardGrid {
   std::vector<Digits> dim_digits_;
 };
 
-// The devices of both meshes, those that they share counted once. O(devices of b).
+// The number of devices of both meshes; devices of both count once. O(devices of b).
 int64_t num_devices(const Mesh& a, const Mesh& b);
 
 }  // namespace tessera::internal

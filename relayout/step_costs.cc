@@ -17,7 +17,7 @@
 namespace tessera::internal {
 namespace {
 
-// Of a group of at most so many, or a mesh, each device's partners are counted.
+// In a group or a mesh of at most so many devices each device's partners are counted.
 constexpr int64_t kMostCounted = 256;
 
 // The product of the digits of links as near; nothing where processes or hosts do not cut the group
@@ -67,7 +67,7 @@ Traffic counted_traffic(const PlanStepRep& step, __int128 from_each, int64_t mos
   return worst;
 }
 
-// Each device meets all of its group: how many of it are within its process, its host and all. Of a
+// Each device meets all of its group: how many of it are within its process, its host and all. In a
 // group that is too large to be counted all count as of other hosts.
 Traffic reduction_traffic(const PlanStepRep& step, int64_t most_devices) {
   // All-reduce: the other terms of a chunk, and then the other chunks.
@@ -143,9 +143,9 @@ Traffic move_traffic(const PlanStepRep& step, int64_t most_devices) {
   return result;
 }
 
-// Calls fn(device id) for devices of both meshes, the one that holds most among them. Where both
-// begin with one device that is this one, whatever the layouts: shard 0 of a dim is a largest one,
-// and it holds shard 0 of every dim. Else each device is called, once.
+// Calls fn(device id) for devices of both meshes, also for the device that holds most. Where both
+// begin with the same device, it is that device, whatever the layouts: shard 0 of a dim is a
+// largest one, and it holds shard 0 of every dim. Else each device is called, once.
 template <class Fn>
 void for_each_that_may_hold_most(const Mesh& a, const Mesh& b, Fn fn) {
   if (a.device_at(0) == b.device_at(0)) return fn(*a.device_at(0));
@@ -164,7 +164,7 @@ __int128 held_during(absl::Span<const PlanStep> steps, size_t i, int device_id) 
   return held * dtype_size(steps[0].dtype());
 }
 
-// A device that receives as many bytes in the step as any does. Of a reduction the first one: it
+// A device that receives as many bytes in the step as any does. In a reduction the first device: it
 // has a largest box, and of this a largest chunk.
 int device_that_receives_most(const PlanStep& step) {
   const PlanStepRep& rep = PlanStepAccess::rep(step);

@@ -76,7 +76,7 @@ bool is_blocks(const std::vector<int>& numbers, int64_t block) {
   return block > 0;
 }
 
-// As whole numbers, for the hash; -0 and 0 are equal.
+// The cost as whole numbers, for the hash; -0 and 0 are equal.
 std::array<uint64_t, 2> bits(const LinkCost& cost) {
   return {absl::bit_cast<uint64_t>(cost.latency_s + 0.0),
           absl::bit_cast<uint64_t>(cost.seconds_per_byte + 0.0)};

@@ -87,7 +87,7 @@ class Topology {
   // The link between two device ids, which are not negative; kProcess for one device. A device that
   // is not listed in of_devices() is alone on a host of its own.
   LinkClass link(int device_a, int device_b) const;
-  // A number that devices of one host have in common, and of no two hosts.
+  // A number that is equal for devices of one host, and differs between hosts.
   int64_t host(int device_id) const;
   // The same hosts, with a process for each device: equal for equal hosts, however they are
   // written down. Hosts that are blocks of one size become uniform(), which knows all devices.
@@ -97,7 +97,7 @@ class Topology {
   // The number of devices listed; nothing for uniform(), which knows them all.
   std::optional<int64_t> num_devices() const;
   // The class of all links between two different devices, where there is only one: the topology is
-  // flat. Of devices listed, where they are.
+  // flat. Only listed devices count, where devices are listed.
   std::optional<LinkClass> only_link() const;
   // How many devices with ids in a row share a process, or a host: {1, 1} where they do not come
   // in such blocks (of_devices()). Each block starts at a multiple of its size.
@@ -110,7 +110,7 @@ class Topology {
   // "1 device per process, 4 per host; process 2 us, 10 GB/s, host ..., network ...", or
   // "processes 0,0,1,1, hosts 0,0,0,0; process ...".
   std::string to_string() const;
-  // The same in every process.
+  // Equal in every process.
   uint64_t hash() const;
   friend bool operator==(const Topology& a, const Topology& b);
   template <typename H>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows of relayout/testdata/relayout_cases.tsv: relayouts with a known answer. What the columns
-// are is in tests/facts/relayout.md.
+// The rows of relayout/testdata/relayout_cases.tsv: relayouts with a known answer.
+// tests/facts/relayout.md explains the columns.
 #ifndef TESSERA_RELAYOUT_TESTING_CASE_TABLE_H_
 #define TESSERA_RELAYOUT_TESTING_CASE_TABLE_H_
 

@@ -45,9 +45,9 @@ struct CheckResult {
   std::string problem;      // Empty: all is well.
   bool sends_more = false;  // Some device sends more than any receives.
 };
-// Plans, runs, and compares with the dense value; compares the lower bound with one that is counted
-// element by element, and without partials the received bytes of each device with the elements that
-// it lacks. Requires a flat topology where neither layout is partial.
+// Plans, runs, and compares with the dense value; compares the lower bound with a bound that is
+// counted element by element, and without partials the received bytes of each device with the
+// elements that it lacks. Requires a flat topology where neither layout is partial.
 CheckResult check_relayout(const Layout& from, const Layout& to, const Shape& shape,
                            const PlanOptions& options = {});
 

@@ -15,7 +15,7 @@
 
 namespace tessera::testing {
 
-// Of texts that are legal.
+// Require legal texts.
 inline Mesh mesh_of(absl::string_view text) { return *Mesh::parse(text); }
 inline Layout layout_of(absl::string_view mesh, absl::string_view text) {
   return *Layout::parse(mesh_of(mesh), text);

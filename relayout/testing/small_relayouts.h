@@ -71,7 +71,7 @@ class SmallRelayouts {
 // Plans the relayout and the way back, and runs both on simulated devices. Returns the first broken
 // promise, or "":
 //   - everything that check_relayout() checks: the dense value, pulls, groups, the lower bound, and
-//     without partials the bytes of each device, which are those that it lacks; reductions also
+//     without partials the bytes of each device, which are the bytes that it lacks; reductions also
 //     with devices far apart, and with hosts of two devices;
 //   - plan.peak_bytes() is the high-water mark of an allocator that keeps the source, and between
 //     two steps what the devices hold;
