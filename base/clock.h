@@ -22,8 +22,8 @@
 namespace tessera {
 
 absl::Time steady_now();
-// The same at the kernel's last tick: a tenth of the cost. Never ahead of steady_now(); behind it
-// by coarse_tick() at most, or by more where the machine is so busy that ticks are late.
+// The time of the kernel's last tick, at a tenth of the cost. Never ahead of steady_now(); behind
+// it by coarse_tick() at most, or by more where the machine is so busy that ticks are late.
 absl::Time coarse_steady_now();
 absl::Duration coarse_tick();  // 1 to 10 ms
 

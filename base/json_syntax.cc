@@ -55,7 +55,7 @@ class SyntaxCheck : public nlohmann::json_sax<json> {
  private:
   absl::string_view expected_;
   std::string problem_;
-  std::vector<std::set<std::string>> fields_;  // Of each object that is open.
+  std::vector<std::set<std::string>> fields_;  // One for each open object.
 };
 
 }  // namespace

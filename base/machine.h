@@ -8,7 +8,7 @@
 //
 // Both versions of control groups are read: cpu.max and memory.max of version 2, cpu.cfs_quota_us
 // and memory.limit_in_bytes of version 1. The process's group counts and each one above it, for any
-// of them may be the tightest. What cannot be read limits nothing. Thread-safe.
+// of them may be the tightest. A limit that cannot be read does not count. Thread-safe.
 #ifndef TESSERA_BASE_MACHINE_H_
 #define TESSERA_BASE_MACHINE_H_
 

@@ -34,7 +34,7 @@ struct Box {
   std::vector<int64_t> offsets;
   std::vector<int64_t> sizes;
 
-  // Of its sizes, as num_elements() below.
+  // The num_elements() of its sizes, see below.
   int64_t num_elements() const;
   bool is_empty() const { return num_elements() == 0; }
   // "[2:5, 0:6]"; "[]" for rank 0. An empty interval prints as its offsets, "[3:3]".

@@ -18,7 +18,7 @@ namespace tessera {
 // `seed`: the hash of what comes before, so that a sequence of values has one hash.
 uint64_t stable_hash(absl::string_view bytes, uint64_t seed = 0);
 
-// The same of the bytes of integers.
+// The hash of the bytes of integers.
 template <class Integer>
 uint64_t stable_hash(absl::Span<const Integer> values, uint64_t seed = 0) {
   static_assert(std::is_integral_v<Integer>);

@@ -26,7 +26,7 @@ bool is_name(absl::string_view text);
 // `text` in double quotes, with quotes, backslashes and control characters escaped, for messages. A
 // text of more than 200 bytes is cut, and its length is added.
 std::string quoted(absl::string_view text);
-// The same without the cut, for texts that are compared and not shown.
+// As quoted(), without the cut, for texts that are compared and not shown.
 std::string quoted_whole(absl::string_view text);
 
 // "\"batch\", \"model\"".

@@ -5,15 +5,15 @@
 //   const ReportedWait wait(reports, "create_mesh {x=4}", [&] { return missing_clients(); });
 //   ... the call that blocks ...
 //
-// One thread looks at the waits: those of ReportedWait, and those that a source lists. It reports a
-// wait after 1, 3, 6, 12 and 30 units and then every 30 units, where a unit is 10 s: after 10 s,
-// 30 s, 1, 2 and 5 minutes, and every 5 minutes.
+// One thread looks at the waits of ReportedWait, and at the waits that a source lists. It reports a
+// wait after 1, 3, 6, 12 and 30 units and then every 30 units, where a unit is 10 s: after 10 s, 30
+// s, 1, 2 and 5 minutes, and every 5 minutes.
 //
 // Invariants:
 //   1. waits of one operation are one wait, which began with the first of them: devices and threads
 //      that wait in one operation make one report;
-//   2. what has ended is not reported: a report is written only if the wait is still there after
-//      its text was made;
+//   2. an ended wait is not reported: a report is written only if the wait is still there after its
+//      text was made;
 //   3. a process that waits for nothing wakes once in a unit: no wait that begins after a look is
 //      due before the next one.
 //
@@ -55,8 +55,8 @@ class WaitReports {
     std::function<std::optional<Missing>()> missing;
   };
   using Source = std::function<std::vector<Wait>()>;
-  // Is told of the operations of ReportedWait: which one waits now, and the last one that ended
-  // where none does. Must not block.
+  // Receives the operation of ReportedWait that waits now or, where none does, the last one to end.
+  // Must not block.
   using Listener = std::function<void(absl::string_view operation, bool is_waiting)>;
 
   struct Options {
