@@ -443,7 +443,7 @@ std::optional<bool> Layout::has_shards_of(const Layout& other,
     }
   }
   if (!same_offsets) return std::nullopt;
-  // As many terms as there are: each is one by itself.
+  // Terms are compared as the elements of a dim, one element for each term.
   may_be_empty = false;
   return same_parts(rep().partial, other.rep().partial, num_partial_terms(), mesh().size());
 }

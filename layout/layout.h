@@ -97,7 +97,7 @@ class Layout {
   int rank() const;
   // One entry per dim, in normal form.
   absl::Span<const DimSharding> dims() const;
-  // The same, resolved.
+  // As dims(), resolved.
   absl::Span<const std::vector<SubAxis>> dim_axes() const;
   absl::Span<const SubAxis> partial_axes() const;
   // The reduction along partial_axes(); nothing where there are none.

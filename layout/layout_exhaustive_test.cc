@@ -470,7 +470,7 @@ TEST(LayoutEquivalentTest, AgreesWithTheBoxesOfEveryDevice) {
 
   int64_t equal = 0, checked = 0;
   for (const int64_t size : {0, 1, 2, 5, 12, 71, 72}) {
-    // Of every device: its term, and its interval, which is the same wherever it begins if empty.
+    // By device: its term and its interval. Empty intervals are equal wherever they begin.
     std::vector<std::vector<int64_t>> holdings;
     for (const Layout& layout : candidates) {
       std::vector<int64_t>& holding = holdings.emplace_back();

@@ -216,7 +216,7 @@ struct ShapeRow {
   const char* mesh;
   const char* layout;
   Shape shape;
-  std::vector<int64_t> sizes;  // Of every box.
+  std::vector<int64_t> sizes;  // The sizes of every box.
 };
 const ShapeRow kShapeRows[] = {
     {"first_axis_on_rows", "{x=4, y=2}", "[x, -]", {8, 4}, {2, 4}},

@@ -43,7 +43,7 @@ struct LayoutText {
   std::string to_string() const;
 };
 
-// InvalidArgument with the place where the text leaves the grammar of layout.h. What follows "on"
+// InvalidArgument with the place where the text leaves the grammar of layout.h. The text after "on"
 // is kept, not read.
 StatusOr<LayoutText> parse_layout_text(absl::string_view text);
 

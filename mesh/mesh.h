@@ -71,7 +71,7 @@ class Mesh {
 
   // An abstract mesh over devices 0..n-1. InvalidArgument if an invariant does not hold.
   static StatusOr<Mesh> create(std::vector<MeshAxis> axes);
-  // The same over the devices given, in row-major order of the positions.
+  // An abstract mesh over the given devices, in row-major order of the positions.
   static StatusOr<Mesh> create(std::vector<MeshAxis> axes, std::vector<int> device_ids);
   // Reads what to_string() writes: "{batch=4, model=2}", "{x=2} on 3,1". Blanks are free.
   static StatusOr<Mesh> parse(absl::string_view text);
