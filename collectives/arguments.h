@@ -29,9 +29,8 @@ struct Arguments {
   std::shared_ptr<const Buffer> in_buffer = nullptr;
   std::shared_ptr<Buffer> out_buffer = nullptr;
 
-  // What must be equal on all members beside the Collective, as text: the barrier's name, the
-  // layouts of a relayout. `detail_field`, a literal, says what it is: "name", "layouts"; empty:
-  // "counts".
+  // Text that must be equal on all members, beside the Collective: the barrier's name, the layouts
+  // of a relayout. `detail_field`, a literal, says what it is: "name", "layouts"; empty: "counts".
   SharedText detail = {};
   absl::string_view detail_field = {};
   // The run in error messages: `barrier "ckpt" on {batch=4}`. Empty: the default_label(), which is

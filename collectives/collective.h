@@ -99,7 +99,7 @@ struct BoxReduction {
   }
 };
 
-// What a member passes to an exchange of boxes or a reduction of boxes.
+// A member's arguments of an exchange of boxes or a reduction of boxes.
 struct BoxExchange {
   Box in_box;   // what its input holds
   Box out_box;  // what its output holds
@@ -186,7 +186,7 @@ class Collective {
   int root() const { return signature_.root; }          // 0 where there is none
   const GroupPlace& place() const { return place_; }    // of a message among its two ends
   const MessageEnds& ends() const { return ends_; }
-  // What all members must agree on, without the detail of one run.
+  // The facts on which all members must agree, without the detail of one run.
   const Signature& signature() const { return signature_; }
   // Whether counts() are equal on all members; the signature has their hash.
   bool are_counts_agreed() const { return are_counts_agreed_; }
@@ -239,9 +239,9 @@ class Collective {
   // Whether the pulls follow from what the other members pass: an all_to_all whose parts are not
   // all equal. Each member then tells the others its own_counts().
   bool needs_peer_counts() const { return pulls_from_ == PullsFrom::kPeerCounts; }
-  // What the member sends to each, then what it receives from each.
+  // The counts that the member sends to each, then the counts that it receives from each.
   std::vector<int64_t> own_counts() const;
-  // What the member pulls. `peer_counts`: the own_counts() of all by member, if
+  // The boxes that the member pulls. `peer_counts`: the own_counts() of all by member, if
   // needs_peer_counts(); wrong counts are the same InvalidArgument for every member. `made` holds a
   // list that is not kept. A list of several members' parts begins with the member's own, so that
   // not all read the same input at the same time.

@@ -38,7 +38,7 @@ using testing::StatusIs;
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-// What no member has written.
+// The value of elements that no member has written.
 constexpr int64_t kUntouched = -1;
 
 using Values = std::vector<int64_t>;

@@ -86,7 +86,7 @@ TEST(CountsTest, AListOfEqualNumbersIsEqualParts) {
   }
   EXPECT_EQ(Counts(), Counts::of({}));
   EXPECT_EQ(Counts(), Counts::equal(0, 5));
-  // What is hashed of equal parts is no list of two.
+  // Equal parts are not hashed as a list of two counts.
   EXPECT_NE(Counts::equal(3, 2).hash(), Counts::of({3, 2}).hash());
 }
 

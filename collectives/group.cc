@@ -19,7 +19,7 @@
 namespace tessera {
 namespace {
 
-// What a group that was moved from starts: nothing, which fails.
+// The Work of a group that was moved from: it fails.
 class MovedFromWork final : public PendingWork {
  public:
   bool done() const override { return true; }

@@ -104,7 +104,7 @@ static_assert(kIsRefused<Vector&, std::span<const float>>);
 static_assert(kIsRefused<Vector&, std::vector<double>&>);
 static_assert(kIsRefused<absl::Span<const int32_t>, Span>);
 static_assert(kIsRefused<OnDevice&, DeviceSpan<double>&>);
-// What has no array of elements of a dtype.
+// Types without an array of elements of a dtype.
 static_assert(kIsRefused<std::vector<bool>&, std::vector<bool>&>);
 static_assert(kIsRefused<std::string&, std::string&> && kIsRefused<float, float>);
 static_assert(kIsRefused<std::vector<float*>&, std::vector<float*>&>);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the functions of Group take as memory, and the type of its elements.
+// The types that the functions of Group take as memory, and the type of their elements.
 //
 //   in    std::vector<float>, std::array, float[8], absl::Span<const float>, absl::Span<float>,
 //         DeviceSpan<float>, anything with data() and size(), also const
@@ -21,7 +21,7 @@
 namespace tessera {
 namespace internal {
 
-// What {} makes.
+// The type of {}.
 struct NoMemory {};
 
 // The element type of a span of M: const where its elements cannot be written.

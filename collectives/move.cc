@@ -14,7 +14,7 @@ namespace {
 
 using Members = absl::Span<const MemberMemory>;
 
-// What a Collective says of a source must fit what the source itself published.
+// A Collective's box of a source must fit the count that the source published.
 Status check_source(int source, const Box& held, Members members) {
   const int64_t passed = members[source].in_count;
   if (held.num_elements() == passed) return absl::OkStatus();

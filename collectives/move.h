@@ -44,9 +44,9 @@ void reduce_terms(const Collective& collective, absl::Span<const cpu::ConstBoxVi
 // label, as checked_pulls() and check_terms() say.
 Status move_bytes(const Collective& collective, absl::Span<const MemberMemory> members);
 
-// What the member pulls; `made` as in Collective::pulls(). InvalidArgument, before a byte moves:
-// where the counts of an all_to_all do not match, the same for every member; where a pull does not
-// fit what its source passed, for this member alone.
+// The boxes that the member pulls; `made` as in Collective::pulls(). InvalidArgument, before a byte
+// moves: where the counts of an all_to_all do not match, the same for every member; where a pull
+// does not fit what its source passed, for this member alone.
 StatusOr<absl::Span<const BoxPull>> checked_pulls(const Collective& collective,
                                                   absl::Span<const MemberMemory> members,
                                                   std::vector<BoxPull>& made);

@@ -18,7 +18,7 @@ namespace tessera {
 
 class PreparedCollectives {
  public:
-  // What Collective::make() makes of the two; null where it is not kept.
+  // The Collective that make() makes of the two; null where it is not kept.
   Collective::Ptr find(GroupPlace place, const CollectiveSpec& spec);
   // Keeps it in place of the one kept first. Not one with boxes of the caller's.
   void keep(const Collective::Ptr& collective);

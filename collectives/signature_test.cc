@@ -50,7 +50,7 @@ TEST(SignatureTest, IsTheSameForAllMembersAndForNoOtherOperation) {
           << op_kind_name(spec.kind) << " and " << op_kind_name(other.kind);
     }
   }
-  // What each knows of its own counts alone, the others must not be asked to agree on.
+  // The members must not be asked to agree on counts that each knows for itself alone.
   const CollectiveSpec sends = {.kind = OpKind::kAllToAll,
                                 .counts = Counts::of({1, 2}),
                                 .received_counts = Counts::of({1, 4})};

@@ -47,7 +47,7 @@ namespace transport = ::gloo::transport;
 
 // Packets of each direction that are under way with one client at a time.
 constexpr size_t kMostUnderWay = 4;
-// What Gloo waits for, which the coordinator's losses and our deadlines end.
+// Gloo's time limit of a wait; the coordinator's losses and our deadlines end waits earlier.
 constexpr auto kNoLimit = std::chrono::hours(24);
 
 // Gloo writes to its sockets without MSG_NOSIGNAL: while this lives a SIGPIPE of this thread, and

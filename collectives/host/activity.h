@@ -18,7 +18,7 @@
 
 namespace tessera::host {
 
-// What is written of every operation: no text, which would cost as much as a small operation.
+// The part that every operation writes: no text, which would cost as much as a small operation.
 struct Activity {
   DeviceActivity::Kind kind = DeviceActivity::kNothing;
   bool has_label = false;  // the slot's label is this activity's, else it is a collective's default

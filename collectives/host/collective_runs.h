@@ -71,7 +71,7 @@ class CollectiveRuns final : public HostGroup {
   void wait_until_read(absl::Time deadline) override;
   int num_lent() const override { return lent_.num_lent(); }
 
-  // What a run calls; see above.
+  // Called by a run; see above.
   void number(CollectiveRun& run);
   // Executes the run to its end for this member: completes it with the Status of all, and retires
   // it.

@@ -176,7 +176,7 @@ struct alignas(64) GroupBlock {
   // int32_t device_ids[num_members] follows.
 };
 
-// What the records of a block have room for: kSmall ones not for inputs in the entries.
+// The size of a block's records: kSmall ones have no room for inputs in the entries.
 enum class Records { kFull, kSmall };
 inline constexpr uint32_t kSmallVerdictBytes = 1024;
 

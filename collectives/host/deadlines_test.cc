@@ -119,7 +119,7 @@ TEST(DeadlinesTest, AllMembersDoAnOperationOrNone) {
   constexpr int kCalls = 300;
   uint32_t seed = 0;
   for (const std::vector<int>& devices : {std::vector<int>{2}, {3}, {1, 1}, {2, 1}}) {
-    // What goes by the entries, and what does not.
+    // Sizes that go by the entries, and a size that does not.
     for (const int size : {1, 300, 1}) {
       seed += 100;
       const testing::TestDeadline deadline(absl::Seconds(60), absl::StrCat("seed ", seed));

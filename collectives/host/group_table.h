@@ -87,7 +87,7 @@ class GroupTable {
   ControlHeader& header() const { return *reinterpret_cast<ControlHeader*>(region_); }
   GroupSlot* slots() const { return reinterpret_cast<GroupSlot*>(region_ + header().slots_offset); }
   uint64_t* units() const { return reinterpret_cast<uint64_t*>(region_ + header().units_offset); }
-  // What follows requires the lock.
+  // The functions below require the lock.
   GroupBlock* make(absl::Span<const GroupMember> members, const GroupBlock& shape, uint64_t key);
   // The first of so many free units in a row, 0 where there are none.
   uint64_t find_units(uint64_t count) const;

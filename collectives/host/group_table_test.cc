@@ -211,7 +211,7 @@ TEST_F(GroupTableTest, AHolderOfTheLockThatIsLostIsNotWaitedFor) {
   auto* const block = reinterpret_cast<GroupBlock*>(links_[1]->control(0) + held.block_offset());
   ASSERT_EQ(pthread_mutex_lock(&header().table_lock), 0);
   std::thread other([&] {
-    // What may be called by a thread that others wait for does not wait even so long.
+    // Functions that may run on a thread that others wait for do not wait even so long.
     EXPECT_FALSE(links_[1]->groups_led_by(0).with_block(block, held.generation(), [] {}));
     links_[1]->report_lost(2, absl::UnavailableError("client 2 missed its heartbeats"));
     EXPECT_THAT(links_[1]->groups_led_by(0).open(members, kRecords, 1).status(),

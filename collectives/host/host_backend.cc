@@ -23,9 +23,9 @@ constexpr uint32_t kGroupRecords = 8;
 constexpr uint32_t kMessageRecords = 16;
 constexpr uint64_t kGroupSalt = 0;
 constexpr uint64_t kMessageSalt = 1;
-// What groups that nothing uses may take of a control region, over all clients of the host.
+// The bytes of a control region that unused groups may take, over all clients of the host.
 constexpr uint64_t kUnusedBytes = kControlBytes / 4;
-// What a group takes beside its block, roughly.
+// The bytes that a group takes beside its block, roughly.
 constexpr uint64_t kBytesOfGroup = 16 << 10;
 
 }  // namespace

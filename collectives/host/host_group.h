@@ -42,9 +42,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
 
   absl::Span<const int> device_ids() const override { return device_ids_; }
 
-  // What the backend calls.
-  // Releases the runs whose memory no other member accesses any more: they keep the group. May be
-  // called by any thread, also after forget_runs().
+  // Called by the backend. Releases the runs whose memory no other member accesses any more: they
+  // keep the group. May be called by any thread, also after forget_runs().
   virtual void reap() {}
   // Blocks until the others have read what this client has lent them, are lost, or the deadline
   // passes; what they have read is free then.
@@ -59,7 +58,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // close() was called and no stream of this client runs.
   void forget_runs();
 
-  // What runs and protocols use.
+  // Used by runs and protocols.
   HostResources& resources() const { return resources_; }
   // The members on this host, and what a run calls a member: its index among them.
   const std::vector<GroupMember>& members() const { return members_; }

@@ -88,7 +88,8 @@ class HostLink {
                                absl::Time deadline = absl::InfiniteFuture());
   // The inverse, for memory in an arena of any client.
   std::optional<SharedAddress> locate(const std::byte* memory, int64_t num_bytes) const;
-  // What keeps memory that resolve() has given: the pool, or the mapping of another client's arena.
+  // The owner of memory that resolve() has given: the pool, or the mapping of another client's
+  // arena.
   std::shared_ptr<const void> keeper(const std::byte* memory) const;
 
   // Called from the thread that notices, and at once for those lost already. When this returns the

@@ -384,7 +384,7 @@ TEST_F(LinkChecksTest, OverwrittenActivitiesAreNoActivities) {
   }
 }
 
-// What a socket does not take is kept, in its order.
+// Messages that a socket does not take are kept, in their order.
 TEST_F(LinkChecksTest, NothingIsDroppedWhereThePeerIsSlow) {
   start();
   RawPeer member(job_);

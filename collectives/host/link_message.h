@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the clients of a host tell each other over their unix sockets (host_link.h).
+// The messages of the clients of a host over their unix sockets (host_link.h).
 //
 //   connects                          listens
 //   kHello, its control region  --->  compares both incarnations with the job's members
@@ -37,8 +37,8 @@ struct LinkMessage {
 };
 static_assert(sizeof(LinkMessage) == 40);
 
-// What a failed system call means: ResourceExhausted where this process, the user or the system is
-// out of descriptors or memory, Unavailable else. `error` is an errno.
+// The error of a failed system call: ResourceExhausted where this process, the user or the system
+// is out of descriptors or memory, Unavailable else. `error` is an errno.
 Status link_error(absl::string_view what, int error);
 
 enum class SendResult {

@@ -21,7 +21,7 @@
 
 namespace tessera::host {
 
-// What a member has said of its run.
+// A member's statement of its run.
 struct Statement {
   std::string member;  // "client 1 (host-a, pid 7) device 3"
   Signature signature;
@@ -54,7 +54,7 @@ struct Missing {
 Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(int client)> name_of,
                         absl::FunctionRef<std::string(const GroupMember&)> last_seen);
 
-// What a report of a long wait says of the members: "1 of 2 clients arrived; missing client 1
+// The text on the members in a report of a long wait: "1 of 2 clients arrived; missing client 1
 // (host-a, pid 7), in user code for 12 s since relayout #6". `doing` says what follows a client's
 // name.
 struct AwaitedMembers {

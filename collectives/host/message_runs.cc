@@ -346,7 +346,7 @@ void MessageRuns::reap() {
 }
 
 void MessageRuns::forget() {
-  // What has been received is OK for both.
+  // Messages that have been received are OK for both.
   reap_sent();
   std::vector<std::shared_ptr<SendRun>> sent;
   {

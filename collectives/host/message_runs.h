@@ -95,7 +95,7 @@ class MessageRuns final : public HostGroup {
   Work start(Collective::Ptr collective, Arguments arguments) override;
   void reap() override;
 
-  // What runs call. Gives the run the member's next number, in the order of its runs.
+  // Called by runs. Gives the run the member's next number, in the order of its runs.
   void number(MessageRun& run);
   // Publishes a message and returns.
   Status publish(SendRun& run);

@@ -310,7 +310,7 @@ TEST(MessagePumpTest, ALaneIsInOrderAndLanesAreFree) {
   EXPECT_EQ(messages[0]->order, 3);
   EXPECT_EQ(messages[1]->order, 4);
   pump->stop();
-  // What comes later runs at once.
+  // Messages that come later run at once.
   auto late = std::make_shared<FakeMessage>(num_runs);
   pump->add({1, false}, late, [] {});
   EXPECT_EQ(late->order, 5);

@@ -43,7 +43,7 @@ class Mover {
     return !is_on_device(collective) || !spans_clients_;
   }
 
-  // What all members find wrong with a run before they meet.
+  // Errors of a run that all members detect before they meet.
   Status check(const Collective& collective) const {
     return is_on_device(collective) ? device_->check(collective) : absl::OkStatus();
   }

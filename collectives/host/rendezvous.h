@@ -218,12 +218,12 @@ class Rendezvous {
   // Another barrier of the same name whose mesh overlaps with this group.
   std::optional<Wait> find_same_name(const Op& op) const;
 
-  // What the member has written of its run.
+  // The member's statement of its run, from its entry.
   Statement statement_of(int member, const MemberEntry& entry) const;
   // Which members have arrived, as the state says now. Once it is settled, also a member that has
   // arrived too late and has not noticed yet.
   std::vector<bool> arrivals(uint32_t seq) const { return arrivals(seq, load(seq)); }
-  // What a device is doing, with the default label if it wrote none.
+  // The activity of a device, with the default label if it wrote none.
   static ActivitySnapshot last_seen(const HostLink& link, int client, int ordinal);
 
   // The operation that a member whose next one would be `seq` must do next. Operations that timed

@@ -120,7 +120,7 @@ std::optional<Rendezvous::Wait> Rendezvous::operation_of(HostLink& link,
   std::vector<GroupMember> members;
   for (const int32_t id : ids) members.push_back(member_of(link, id));
   auto group = std::unique_ptr<Rendezvous>(new Rendezvous(link, std::move(members), leader, block));
-  // What the view has read of the block counts only if the block is still that group's.
+  // A read of the block counts only if the block is still that group's.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (GroupTable::find(link.control(leader), seen.block_offset, seen.generation) != block ||
       group->generation_ != seen.generation) {

@@ -261,7 +261,7 @@ TEST_F(RendezvousTest, NumbersGoRound) {
     ASSERT_TRUE(group_->is_next(seq)) << seq;
     ASSERT_EQ(group_->align(seq, kSum).seq, seq);
     ASSERT_THAT(arrive(seq, 0), IsOk());
-    // What member 1 has not reached is not overwritten.
+    // Operations that member 1 has not reached are not overwritten.
     for (uint32_t later = seq_after(seq), k = 1; k < 2 * kRecords; later = seq_after(later), ++k) {
       ASSERT_EQ(group_->was_freed(later), &record(later) != &record(seq)) << seq << " " << later;
     }

@@ -36,7 +36,7 @@ class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
   // close().
   ReplicaLoans(std::shared_ptr<ArenaPool> pool, std::function<bool(int client)> has_died);
 
-  // What a lender or a holder keeps as long as it reads the contents.
+  // Kept by a lender or a holder as long as it reads the contents.
   struct Replica {
     std::byte* contents = nullptr;
     std::shared_ptr<const void> owner;

@@ -81,7 +81,7 @@ class Run : public PendingWork, public Stream::Runnable {
   // Start time for deadlines of a run that begins now. Uses the time of the call if that is recent
   // and the timeout is at least 1 s.
   absl::Time begun(absl::Duration timeout) const;
-  // What `deadline` counts from: the time of the call.
+  // The time from which `deadline` counts: that of the call.
   absl::Time start_of(absl::Time deadline) const;
 
   // Finds the memory of the Buffers; waits for the input. The output takes its memory.
@@ -101,7 +101,7 @@ class Run : public PendingWork, public Stream::Runnable {
   // The reference of the stream or queue that the run is in, until it has run. Replaces
   // enable_shared_from_this, which costs three extra atomic operations on destruction.
   std::shared_ptr<Run>& executor_ref() { return executor_ref_; }
-  // What is published of the run, without its place in a group.
+  // The activity that is published for the run, without its place in a group.
   Activity activity(DeviceActivity::Kind kind) const;
 
  protected:

@@ -75,7 +75,7 @@ class Stepper {
   // To be called by a fiber, not of itself.
   void kill(int fiber);
 
-  // What SteppedWord, sleep_while() and wake_all() call. Outside of fibers they do nothing.
+  // Called by SteppedWord, sleep_while() and wake_all(). Outside of fibers they do nothing.
   static void step();
   static void note(const void* word, uint64_t before, uint64_t after, uint64_t returned);
   static bool park(const void* word, bool has_deadline);
@@ -96,7 +96,7 @@ class Stepper {
   void switch_to(Fiber* next);
   int choose(int num_alternatives);
   uint64_t fingerprint() const;
-  // What names a word, wherever it is mapped.
+  // The name of a word, wherever it is mapped.
   uintptr_t name_of(const void* word) const;
   void fail(std::string what);
 

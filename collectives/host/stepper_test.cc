@@ -296,7 +296,7 @@ class RendezvousSteps : public ::testing::Test {
         Stepper::Cost::kFree);
   }
 
-  // What is wrong after a run. With a death some operations have no second member.
+  // The first mistake after a run, or "". With a death some operations have no second member.
   std::string check(bool may_differ = false) {
     if (are_messages_) return check_messages();
     for (int m = 0; differ_by_number_ && m < groups_[0]->size(); ++m) {

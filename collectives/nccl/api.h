@@ -40,7 +40,7 @@ namespace tessera::nccl {
 
 // ncclComm_t and ncclUniqueId, without NCCL's header.
 using CommHandle = struct OpaqueComm*;
-// What ncclCommRegister gives.
+// The handle that ncclCommRegister gives.
 using RegisterHandle = struct OpaqueRegistration*;
 using UniqueId = std::array<std::byte, 128>;
 using cuda::StreamHandle;
@@ -49,8 +49,8 @@ class Api {
  public:
   virtual ~Api() = default;
 
-  // What the ranks of one new communicator share. It listens in this process, which must be that
-  // of a rank, and serves once. ncclGetUniqueId.
+  // The id that the ranks of one new communicator share. It listens in this process, which must be
+  // that of a rank, and serves once. ncclGetUniqueId.
   virtual StatusOr<UniqueId> get_unique_id() = 0;
   // Begins to make a communicator's rank on the current GPU; there when poll() says so, which takes
   // all ranks. ncclCommInitRankConfig with blocking = 0 and splitShare = 0.

@@ -152,7 +152,8 @@ Communicator::End Communicator::begin_end(absl::Time deadline) {
   state_ = State::kEnding;
   if (is_settled_) return End::kRevoke;
   if (!has_given_work_) return End::kAbort;
-  // What the stream still does may be of this communicator. Where the GPU failed it does nothing.
+  // Work that the stream still does may be of this communicator. Where the GPU failed it does
+  // nothing.
   const Status idle = lane_.device->queue().wait_done(steady_now() + kIdleLimit);
   return absl::IsDeadlineExceeded(idle) ? End::kRevoke : End::kAbort;
 }

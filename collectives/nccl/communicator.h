@@ -5,7 +5,7 @@
 //   generation 1   made by all members ... used ... a verdict: never used again
 //   generation 2   made by all members ...
 //
-// What the members agree on of a generation is in generations.h: that it is made, and its verdict,
+// generations.h has what the members agree on for a generation: that it is made, and its verdict,
 // which any of them may make, and which is the end for all, in the same words.
 //
 // Memory. Slabs of the device's pool that are of NCCL's allocator are registered with the

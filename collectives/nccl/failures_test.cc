@@ -153,8 +153,8 @@ TEST_F(FailuresTest, AWaiterGivesUpWhileWorkIsInFlight) {
   expect_works({0, 1, 2});
 }
 
-// What comes later in the stream of a failed operation may have used what never came: it fails too,
-// and so does what others got of it.
+// Later work in the stream of a failed operation may have used data that never arrived: it fails
+// too, and so does what others got of it.
 TEST_F(FailuresTest, WhatIsBehindItFailsToo) {
   start();
   expect_works({0, 1});

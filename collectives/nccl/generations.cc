@@ -46,7 +46,7 @@ StatusOr<UniqueId> Generations::meet(const Label& label, int member, uint32_t ge
                              .start = steady_now(),
                              .deadline = deadline};
   if (others_ != nullptr) {
-    // What the letters bring is settled without this object.
+    // Verdicts that letters bring are settled without this object.
     const auto records = std::make_shared<Rendezvous>(rendezvous_.view());
     others_->start_reading([records](uint32_t failed, const Status& verdict) {
       records->settle_at_once(failed, Rendezvous::From::kRunning, verdict);

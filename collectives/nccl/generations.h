@@ -74,7 +74,7 @@ class Generations {
   Generations(host::Rendezvous rendezvous, std::shared_ptr<OtherHosts> others)
       : rendezvous_(std::move(rendezvous)), others_(std::move(others)) {}
   Status settle(uint32_t generation, const Status& error);
-  // What all hosts are told, unless this host has a verdict.
+  // The verdict that all hosts are told, unless this host has one.
   Status propose(uint32_t generation, const Status& error, absl::Time limit) const;
 
   host::Rendezvous rendezvous_;

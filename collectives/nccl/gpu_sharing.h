@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What NCCL is told where several processes share a GPU.
+// Settings of NCCL where several processes share a GPU.
 //
 //   share_gpus_among_processes();              in each of them, before NCCL is loaded
 //   StatusOr<...> nccl = nccl::open_api();     takes ranks of other processes on the same GPU

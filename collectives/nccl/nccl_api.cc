@@ -238,7 +238,7 @@ class NcclApi : public Api {
   }
 
  private:
-  // What is in progress is no error: poll() follows it.
+  // A call in progress is no error: poll() follows it.
   Status status_of(ncclResult_t result, absl::string_view function) const {
     if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
     return error_of(code_of(result), function, nccl_.ncclGetErrorString(result),

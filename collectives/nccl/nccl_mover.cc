@@ -58,7 +58,7 @@ Status labelled(const Status& verdict, const Label& label) {
   return with_context(verdict, text);
 }
 
-// What NCCL is to do in a round.
+// Makes the calls of NCCL of a round.
 Status call_nccl(const Round& round, Api& api, CommHandle comm, StreamHandle stream) {
   const auto num_bytes = static_cast<uint64_t>(round.num_bytes);
   const auto count = static_cast<uint64_t>(round.count);

@@ -100,7 +100,7 @@ class NcclMover : public host::DeviceMover {
                std::byte* to) override;
 
  private:
-  // What a member of this client uses now.
+  // The objects that a member of this client uses now.
   struct Rank {
     uint32_t generation = 0;
     std::shared_ptr<Communicator> communicator;  // null: not there (yet)
@@ -114,7 +114,7 @@ class NcclMover : public host::DeviceMover {
     std::shared_ptr<Buffer> sent;
     int64_t most_sent_bytes = 0;  // that an operation has wanted
   };
-  // What a member tells the others when it arrives.
+  // The facts that a member tells the others when it arrives.
   struct Board {
     uint32_t generation;  // of the communicator that it would use
     Sums sums;

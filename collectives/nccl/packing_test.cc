@@ -123,7 +123,7 @@ TEST_F(PackingTest, OneWithoutMemoryIsEveryonesError) {
   constexpr int64_t kPart = 128;
   constexpr int64_t kSide = kPart * kMembers;
   constexpr int64_t kBytes = kPart * kSide * 4;
-  // What a member takes for what it receives, and what others want of it.
+  // The bytes that a member takes for its receives, and for what others want of it.
   constexpr int64_t kOwn = kMembers * kPart * kPart * 4;
   constexpr int64_t kSent = (kMembers - 1) * kPart * kPart * 4;
   start(64 << 20);

@@ -269,7 +269,7 @@ TEST(AllocatorTest, RefusesWhatCanDeadlock) {
   unsetenv("NCCL_CUMEM_ENABLE");
 }
 
-// What is given up may be in flight: first the GPU does that.
+// Memory that is deregistered may be in flight: the GPU finishes first.
 TEST_F(RegistrationTest, NothingIsDeregisteredInFlight) {
   start();
   for (int i = 0; i < 2; ++i) ASSERT_THAT(sum(kSmall), IsOk());

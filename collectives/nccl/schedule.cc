@@ -54,8 +54,8 @@ std::optional<int64_t> consecutive_runs(int num_boxes, int64_t count, const Box&
   return first;
 }
 
-// What each member wants, without what is empty and by source, as all members see it; nothing of
-// one whose request does not fit.
+// The boxes that each member wants, not empty and by source, as all members see them; nothing for a
+// member whose request does not fit.
 using Requests = std::vector<std::optional<std::vector<BoxPull>>>;
 Requests read_requests(Members members) {
   Requests requests;
@@ -269,8 +269,8 @@ class Planner {
     return from;
   }
 
-  // What the others want of this member, one message per box, in the order of the members that want
-  // them.
+  // Sends the boxes that others want of this member, one message per box, in the order of these
+  // members.
   Status send_boxes(const Requests& requests) {
     for (int peer = 0; peer < num_members_; ++peer) {
       if (peer == member_ || !requests[peer].has_value()) continue;

@@ -118,7 +118,7 @@ int64_t packing_bytes(const Collective& collective, Sums sums);
 std::vector<int64_t> sent_packing_bytes(const Collective& collective,
                                         absl::Span<const MemberMemory> members);
 
-// What the others need of an exchange or a reduction of boxes; else nothing.
+// The request of a member to the others in an exchange or a reduction of boxes; else empty.
 std::vector<int64_t> encode_request(const Collective& collective);
 
 // The member's part. `members` has the requests of all. Requires check_part() except in an

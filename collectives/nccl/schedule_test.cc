@@ -45,7 +45,7 @@ class NoMemory : public MemoryPool {
 constexpr DType kDType = DType::kFloat32;
 constexpr int64_t kBytes = 4;
 
-// What a member asks for.
+// A member's call.
 struct Asked {
   CollectiveSpec spec = {.dtype = kDType};
   BoxExchange boxes;
@@ -79,7 +79,7 @@ class Plan {
       StatusOr<Schedule> schedule =
           make_schedule(*collectives_[m], members, sums, {own_pool, sent_pool});
       EXPECT_THAT(schedule, testing::IsOk());
-      // What is taken before members meet, and what all know when they have, is enough.
+      // The memory taken before members meet, and when all requests are known, is enough.
       EXPECT_LE(own_pool->taken(), packing_bytes(*collectives_[m], sums)) << m;
       EXPECT_LE(sent_pool->taken(), sent[m]) << m;
       schedules_.push_back(*std::move(schedule));
@@ -157,7 +157,7 @@ std::vector<std::vector<int64_t>> part_counts(int num_members) {
           std::vector<int64_t>(num_members, 1000), uneven};
 }
 
-// What a member should send and receive.
+// The bytes that a member should send and receive.
 struct Bytes {
   int64_t sent;
   int64_t received;
@@ -370,7 +370,7 @@ struct CallCase {
   Sums sums;
   Describe describe;
   std::vector<Kind> kinds;
-  // What is packed, before or after; buffers of the member 1.
+  // The number of packed buffers, before or after, of member 1.
   int num_packed = 0;
 };
 void PrintTo(const CallCase& c, std::ostream* out) { *out << c.name; }

@@ -60,7 +60,7 @@ void Watch::add(std::shared_ptr<Communicator> communicator) {
 
 StatusOr<uint64_t> Watch::begin(Flight flight) {
   std::unique_lock<std::mutex> lock(mutex_);
-  // What the task has seen so far may be what failed: then it goes no further.
+  // The task may have used work that failed: then it goes no further.
   TESSERA_RETURN_IF_ERROR(flight.communicator->lane().device->stream().task_error());
   if (flight.communicator->is_failed()) {
     lock.unlock();
@@ -131,7 +131,7 @@ Status Watch::check() {
     uint64_t epoch;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      // What was through by the time of the verdict does not fail.
+      // Work that was done by the time of the verdict does not fail.
       const bool is_under_way = std::any_of(
           under_way_.begin(), under_way_.end(),
           [&](const Entry& entry) { return entry.flight.communicator == communicator; });
@@ -143,8 +143,8 @@ Status Watch::check() {
   return absl::OkStatus();
 }
 
-// What begins meanwhile is also ended: it may have been given to a stream whose work fails. All of
-// them have one limit, so that the number of communicators does not count.
+// Operations that begin meanwhile are also ended: it may have been given to a stream whose work
+// fails. All of them have one limit, so that the number of communicators does not count.
 Status Watch::fail_all(Communicator& failed, uint64_t epoch) {
   const Status verdict = failed.verdict();
   const absl::Time limit = steady_now() + options_.verdict_limit;

@@ -6,7 +6,7 @@
 //   reaping threads     check(), before work counts as done       has anything failed?
 //   the watch's thread  polls what is under way; revokes, drains, frees
 //
-// A kernel of NCCL waits for its peers for as long as they take. What ends the wait is here:
+// A kernel of NCCL waits for its peers for as long as they take. These events end the wait:
 //
 //   a member is lost, or another one has failed     the communicator's verdict (communicator.h)
 //   the network or the GPU failed                   Api::poll(), cuda::Api::query_event()
@@ -140,7 +140,7 @@ class Watch {
   // Waits until nothing of them is in progress; false where that did not come in time.
   bool settle(absl::Span<const std::shared_ptr<Communicator>> communicators, absl::Time deadline);
   bool drain(absl::Span<const std::shared_ptr<Communicator>> communicators, absl::Time deadline);
-  // What is called on a thread of its own. Null where there is none to be had.
+  // Calls on a thread of their own. Null where no thread can be started.
   struct Calls;
   std::shared_ptr<Calls> start_calls(std::vector<Communicator::Released> communicators,
                                      Status (Api::*call)(CommHandle));

@@ -36,9 +36,9 @@
 
 namespace tessera::network {
 
-// What letters have brought for one run.
+// The news of one run that letters have brought.
 struct Board {
-  // What a member has arrived with, as its letter says.
+  // A member's arrival, as its letter says.
   struct Entry {
     host::Statement statement;  // without the member's name
     int64_t in_count = 0;
@@ -59,8 +59,8 @@ struct Board {
   void drop_entries(absl::FunctionRef<bool(int member)> is_dropped);
 
   std::map<int, Entry> entries;  // of members on other hosts
-  // What entries of other hosts and members of this client have in common. Each is compared once,
-  // when it comes.
+  // The call that entries of other hosts and members of this client have in common. Each is
+  // compared once, on arrival.
   std::optional<Signature> call;                 // the first one
   bool has_differences = false;                  // another one differs from it
   bool has_errors = false;                       // an entry of another host brings an error

@@ -92,8 +92,8 @@ class CircleSite {
  public:
   virtual ~CircleSite() = default;
 
-  // What a device of this client waits in; nothing for a run that has ended, or misses none, or at
-  // which the device is arriving.
+  // The run in which a device of this client waits; nothing for a run that has ended, or misses
+  // none, or at which the device is arriving.
   virtual std::optional<CircleWait> wait_of(int device) = 0;
   // Whether a device of this client has arrived in the run, which may be over.
   virtual bool has_arrived(int device, const RunId& run) = 0;

@@ -70,7 +70,7 @@ class Connections {
     uint64_t num_cuts = 0;      // tells meet() of a cut since
     std::string text;           // for the peer's meet(): one word, a blank, the place for messages
   };
-  // What this client offers to a client for their next connection.
+  // This client's offer to a client for their next connection.
   virtual StatusOr<Offer> offer(int client) = 0;
   // Connects by the peer's offer of the same number. `done` is called when the connection is made
   // or has failed; several calls may wait for one connection.

@@ -75,7 +75,7 @@ class Engine {
   // Cancelled (stop()), FailedPrecondition (never connected), Internal (sizes differ).
   using Done = absl::AnyInvocable<void(const Status&)>;
   using LostListener = std::function<void(int client, const Status& reason)>;
-  // What keeps memory mapped and unused by others.
+  // Keeps memory mapped and unused by others.
   using Keeper = std::shared_ptr<const void>;
 
   // Calls stop().

@@ -59,7 +59,7 @@ void Errands::run() {
     errands_.pop_front();
     lock.unlock();
     errand();
-    // What it has captured goes before the next one, and outside the lock.
+    // Destroys what it has captured before the next errand, and outside the lock.
     errand = nullptr;
     lock.lock();
   }

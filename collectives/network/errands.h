@@ -33,7 +33,7 @@ class Errands {
   // Does not block. ResourceExhausted where no thread can be started: the function is dropped.
   // After begin_stop() it is dropped in silence.
   Status post(absl::AnyInvocable<void()> errand);
-  // What has not begun is dropped, and pause() ends. Does not block.
+  // Drops functions that have not begun, and ends pause(). Does not block.
   void begin_stop();
   // begin_stop(), and waits for the function that runs.
   void stop();

@@ -50,7 +50,7 @@ void Letters::read_page(int client, const std::shared_ptr<Incoming>& incoming) {
 
 void Letters::read_rest(int client, const std::shared_ptr<Incoming>& incoming) {
   const Envelope& envelope = incoming->page.envelope;
-  // What follows of such a letter is no page either, or one without the word.
+  // The rest of such a letter is no page either, or a page without the word.
   if (envelope.word != word_ || envelope.body_bytes > kMostBodyBytes) {
     return read_page(client, incoming);
   }

@@ -97,7 +97,7 @@ class Letters {
     Envelope envelope;
     std::byte body[256 - sizeof(Envelope)];
   };
-  // What is being read of one client; `done` of the engine alone uses it.
+  // The letter that is being read from one client; used only in `done` of the engine.
   struct Incoming {
     Page page;
     Letter letter;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the network between the hosts of a job costs: measured once, when a job has connected.
+// The cost of the network between the hosts of a job: measured once, when a job has connected.
 //
 //   network_class(*measure_network(engine, coordinator, deadline))   the same on every client
 //
@@ -56,7 +56,7 @@ struct NetworkCost {
 //   latency   below 200 us   50 us   one site
 //             else            1 ms   between sites
 //   rate      below 0.4 GB/s   0.125 GB/s   1 and 2.5 Gbit/s Ethernet
-//             below 8 GB/s      1.25 GB/s   10 to 50 Gbit/s, and TCP of one client on any faster one
+//             below 8 GB/s      1.25 GB/s   10 to 50 Gbit/s; TCP of one client on any faster one
 //             else              12.5 GB/s   RDMA of 100 Gbit/s and more
 NetworkCost network_class(const NetworkCost& measured);
 
@@ -72,9 +72,9 @@ StatusOr<std::vector<NetworkCost>> parse_costs(absl::string_view text);
 // How far ahead in the ring of hosts are the hosts to which each host measures the way.
 std::vector<int> measured_distances(int num_hosts);
 
-// What the first clients of all hosts have measured, before rounding. Collective over all clients
-// of a job over several hosts, once in a job. Requires that the engine is connected to the clients
-// of the other hosts.
+// The cost that the first clients of all hosts have measured, before rounding. Collective over all
+// clients of a job over several hosts, once in a job. Requires that the engine is connected to the
+// clients of the other hosts.
 //   DeadlineExceeded   names the first clients of hosts that have not come
 //   Unavailable        names a client that is lost, or with which the connection is broken
 StatusOr<NetworkCost> measure_network(Engine& engine, Coordinator& coordinator,

@@ -43,7 +43,7 @@ class Links {
   // How long the coordinator has to say which client is lost, after a connection broke.
   static constexpr absl::Duration kLossLimit = absl::Seconds(2);
 
-  // What is told of the connections. Called without a lock.
+  // Told of changes of the connections. Called without a lock.
   class Site {
    public:
     // Whether the client is lost, so that no attempt is made.
@@ -82,7 +82,7 @@ class Links {
     bool is_down = true;
   };
 
-  // What the thread does next.
+  // The thread's next work.
   struct Down {
     std::vector<int> clients;  // whose connection is down, and which are not lost
     uint64_t num_breaks;       // when it was looked up

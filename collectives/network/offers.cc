@@ -36,7 +36,7 @@ Status unreadable(const Coordinator& coordinator, const std::string& text) {
                    ", cannot be read: ", quoted(text), "; ", kOneBuildAdvice));
 }
 
-// What each client gives, by client.
+// The texts that the clients give, by client.
 StatusOr<std::vector<std::string>> gather(Coordinator& coordinator, const std::string& own,
                                           absl::Time deadline) {
   const auto key_of = [](int client) { return absl::StrCat("tessera/engine/of ", client); };

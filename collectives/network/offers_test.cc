@@ -102,7 +102,7 @@ TEST_F(OffersTest, TextsOfPairsAreExchangedByPairs) {
   }
 }
 
-// What client 0 leaves is a code, and then as many lines as there are clients.
+// Client 0 leaves a code, and then as many lines as there are clients.
 TEST(UnreadableOffersTest, AreNamedWithTheirClientAndWhatToDo) {
   for (const char* text : {"", "x", "\x1b[2J", "0\nUCX one", "0\nUCX a\nUCX b\nUCX c"}) {
     FakeJob job(std::vector<int>(2, 1));

@@ -167,7 +167,7 @@ void PacketConnections::arrived(const Packet& packet) {
                                  " was closed by its other end")));
   }
   if (!peer.incoming.has_value()) begin(peer, head);
-  // What follows the end of the message is the carrier's.
+  // Bytes after the end of the message are the carrier's.
   take(peer, {packet.bytes.get() + sizeof head,
               std::min(packet.num_bytes - sizeof head,
                        peer.incoming->size - peer.incoming->num_arrived)});

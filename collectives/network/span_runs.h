@@ -162,7 +162,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   Work start(Collective::Ptr collective, Arguments arguments) override;
   void reap() override { meetings_.reap_quarantine(); }
 
-  // What a run calls; see above.
+  // Called by a run; see above.
   bool is_for_messages() const { return is_for_messages_; }
   // Whether the members of this host fetch a part each, and write it to all of them.
   bool divides(const Collective& collective) const;

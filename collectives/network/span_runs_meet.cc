@@ -223,7 +223,7 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
 
 bool SpanRuns::differ_here(const SpanRun& run) const {
   const Rendezvous& rendezvous = meetings_.rendezvous();
-  // What is settled has its error already.
+  // A settled run has its error already.
   if (!rendezvous.all_arrived(run.op.seq)) return false;
   for (int index = 0; index < size(); ++index) {
     if (rendezvous.entry(run.op.seq, index).signature != run.op.signature) return true;

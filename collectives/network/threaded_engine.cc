@@ -106,7 +106,7 @@ class ThreadedEngine : public Engine {
   Coordinator& coordinator_;
   const EngineSettings settings_;
   const ForkGuard fork_guard_;
-  // What thread_sleeps_ and waiter_sleeps_ are woken by.
+  // The events that wake thread_sleeps_ and waiter_sleeps_.
   FileDescriptor thread_event_;
   FileDescriptor waiter_event_;
 
@@ -461,7 +461,7 @@ void ThreadedEngine::poll_for(std::vector<pollfd>& descriptors, absl::Duration l
 
 void ThreadedEngine::end() {
   connections_->end(stopped());
-  // What callbacks of that have submitted ends too; tasks find no connection.
+  // Operations submitted by these callbacks end too; tasks find no connection.
   for (;;) {
     if (take_submissions()) continue;
     std::lock_guard<std::mutex> lock(mutex_);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a member of a group that spans hosts wants of the members on other hosts.
+// The boxes that a member of a group over several hosts wants of members on other hosts.
 //
 //                         first                  then, of what others have added
 //   pulls                 the boxes              -
@@ -78,7 +78,7 @@ int num_askers_of_sums(const Collective& collective, const Places& places);
 // The box of a member's chunk, for memory that holds nothing else.
 Box chunk_box(const Collective& collective, int member);
 
-// What a member asks of another one, in one letter.
+// The request of one member to another, in one letter.
 struct Request {
   struct Part {
     Box box;

@@ -65,17 +65,16 @@ struct ClientDevicesOptions {
   std::shared_ptr<mpi::Calls> mpi = {};
   bool uses_gloo = false;
   absl::Duration heartbeat_interval = absl::Seconds(1);
-  // What tells the messages of the job from others; equal on all clients, and derived from the
-  // token.
+  // Tells the messages of the job from others; equal on all clients, and derived from the token.
   uint64_t job_word = 0;
-  // What a test puts around the engine.
+  // Wraps the engine, in tests.
   std::function<StatusOr<std::unique_ptr<network::Engine>>(std::unique_ptr<network::Engine>)>
       wrap_engine = {};
 };
 
 class ClientDevices {
  public:
-  // What groups may take while caches hold some of them, in bytes.
+  // The bytes that groups may take while caches hold some of them.
   static const uint64_t kGroupBytes;
 
   // Blocks until the clients of the host are connected; errors as of HostLink::create() and
@@ -89,7 +88,7 @@ class ClientDevices {
   // Requires end_threads(), unless start() failed.
   ~ClientDevices();
 
-  // What the network between hosts costs: the class of what measure_network() finds, and its
+  // The cost of the network between hosts: the class of what measure_network() finds, and its
   // errors. Once, by all clients of a job that is on several hosts.
   StatusOr<network::NetworkCost> measure_network(Coordinator& coordinator, absl::Time deadline);
 

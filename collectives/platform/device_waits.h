@@ -60,7 +60,8 @@ class DeviceWaits {
     bool all_arrived = false;
   };
   Group find_awaited(const host::Rendezvous::Wait& wait);
-  // What these devices do, by device. Asks the clients of other hosts, and waits for a moment.
+  // The activities of these devices, by device. Asks the clients of other hosts, and waits for a
+  // moment.
   std::map<int, std::string> find_doing(absl::Span<const host::GroupMember> devices);
 
   host::HostLink& link_;

@@ -47,7 +47,7 @@ class Network;
 }  // namespace network
 
 struct PlatformOptions {
-  // What GPUs work with instead of the libraries of this machine, if not null.
+  // If not null, these replace the libraries of this machine for GPUs.
   std::shared_ptr<cuda::Api> cuda = {};
   std::shared_ptr<nccl::Api> nccl = {};
   // Whether NCCL adds too, instead of moving bytes alone.

@@ -66,7 +66,7 @@ Work reduce_boxes(const Group& group, In in, Out out, const Box& box, std::vecto
        reinterpret_cast<std::byte*>(out.data()), static_cast<int64_t>(out.size())});
 }
 
-// What each member can tell by itself.
+// Errors that each member can detect by itself.
 std::vector<BadCall> wrong_arguments() {
   const Box box8 = {{0}, {8}};
   const Box box4 = {{0}, {4}};
@@ -243,7 +243,7 @@ std::vector<BadCall> wrong_arguments() {
   };
 }
 
-// What only the comparison of all members can tell.
+// Errors that only the comparison of all members can detect.
 std::vector<BadCall> disagreements() {
   return {
       {"root_mismatch",

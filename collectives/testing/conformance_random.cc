@@ -142,7 +142,7 @@ RandomOp draw_op(uint64_t seed, OpKind kind, int num_members, int64_t largest) {
   return op;
 }
 
-// What the member at `position` passes; of an exchange and a message, by the sender's number.
+// The input of the member at `position`; in an exchange and a message, by the sender's number.
 Bytes input_of(const RandomOp& op, int position) {
   const auto values = [&](int64_t n) { return random_values(op.dtype, op.seed, position, n); };
   switch (op.kind) {
@@ -188,12 +188,12 @@ Bytes box_of(const RandomOp& op, const Bytes& whole, const Box& box) {
   return bytes;
 }
 
-// What the whole tensor of an exchange holds: not the members' own values.
+// The values of the whole tensor of an exchange: not the members' own values.
 Bytes exchanged_tensor(const RandomOp& op) {
   return random_values(op.dtype, op.seed, 0, num_elements(op.shape));
 }
 
-// What the out of the member at `position` holds when the operation is done.
+// The output of the member at `position` when the operation is done.
 Bytes output_of(const RandomOp& op, int position) {
   const bool is_root = position == op.root;
   const auto all = [&] {
@@ -349,7 +349,7 @@ Status make_memory(ArenaPool* pool, Started& s) {
   return absl::OkStatus();
 }
 
-// What the member copies or reduces, of an operation with boxes.
+// The boxes that the member copies or reduces, in an operation with boxes.
 BoxExchange boxes_of(const Started& s) {
   const RandomOp& op = s.op;
   BoxExchange boxes = {op.from[s.position], op.to[s.position]};

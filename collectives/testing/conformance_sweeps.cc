@@ -269,7 +269,7 @@ std::vector<Case> sweep_cases() {
           {absl::StrCat("reductions_", dtype_name(dtype), "_", n), n, [dtype](const Member& m) {
              return visit_dtype(dtype, [&]<class T>() { return sweep_reductions<T>(m); });
            }});
-      // What is moved is bytes: one type of each size is enough.
+      // Bytes are moved: one type of each size is enough.
       if (dtype != DType::kBool && dtype != DType::kBFloat16 && dtype != DType::kInt32 &&
           dtype != DType::kFloat64) {
         continue;

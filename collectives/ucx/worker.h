@@ -55,7 +55,7 @@ class Worker {
   ~Worker();
 
   ucp_worker_h handle() const { return handle_; }
-  // What a peer needs for an endpoint to this worker; any bytes.
+  // The address from which a peer makes an endpoint to this worker; any bytes.
   const std::string& address() const { return address_; }
   // Readable when there is something to do for progress(), once armed.
   int event_fd() const { return event_fd_; }

@@ -77,7 +77,7 @@ class CudaJob {
   CudaJob(absl::Span<const int> devices_by_client, const Options& options);
   Status connect(int client, const std::shared_ptr<Api>& api,
                  const std::shared_ptr<nccl::Api>& nccl, int num_gpus);
-  // What the client's groups have their bytes moved by.
+  // Makes the movers of the client's groups.
   host::MakeDeviceMover make_mover(int client);
 
   const Options options_;

@@ -55,7 +55,7 @@ class StagedGroup::StagedWork : public PendingWork {
     const Status status =
         deadline == absl::InfiniteFuture() ? work_->await() : work_->wait(deadline - steady_now());
     std::lock_guard<std::mutex> lock(mutex_);
-    // What failed must not have been written either: the suite looks.
+    // A failed operation must not have written either: the suite checks this.
     if (!fetched_) TESSERA_RETURN_IF_ERROR(stage_->download(host_out_, gpu_out_, out_bytes_));
     fetched_ = true;
     return status;

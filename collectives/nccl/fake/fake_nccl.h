@@ -194,7 +194,7 @@ class FakeNccl : public Api {
   // That both meet in the same communicators in the same order.
   void log_meeting(const World& world, const Comm& comm, const Comm& peer);
   void forget_meetings(const World& world);
-  // What the stream does.
+  // Called by the stream.
   void run(const std::shared_ptr<Comm>& comm, Operation& operation);
   // Requires the lock on mutex_, which it releases for the copy.
   void receive(std::unique_lock<std::mutex>& lock, Comm& comm, const Transfer& transfer);

@@ -29,7 +29,7 @@
 
 namespace tessera::nccl {
 
-// What one end wants of the other.
+// The request of one end to the other.
 struct FakeNccl::Transfer {
   int peer;
   std::byte* memory;  // only read of a send
@@ -81,7 +81,7 @@ struct FakeNccl::Operation {
   bool never_ends = false;
 
   bool is_message() const { return from == nullptr && to == nullptr && reduction == nullptr; }
-  // What it reads and writes of the GPU's memory.
+  // The GPU memory that it reads and writes.
   std::vector<Bytes> memory() const;
 };
 

@@ -101,7 +101,7 @@ class Rank {
     TESSERA_RETURN_IF_ERROR(job.cuda.copy(in, host_, num_bytes, stream));
     return drain();
   }
-  // What `out` holds when the stream has done all of it.
+  // The contents of `out` when the stream has done all work.
   StatusOr<const std::byte*> download() {
     TESSERA_RETURN_IF_ERROR(settle());
     TESSERA_RETURN_IF_ERROR(job.cuda.copy(host_, out, kMostBytes, stream));

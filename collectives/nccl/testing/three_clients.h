@@ -39,7 +39,7 @@ class ThreeClientsTest : public ::testing::Test {
     job_ = *std::move(job);
   }
 
-  // What a test that failed has left closed would hang the end of the job.
+  // A gate that a failed test has left closed would hang the end of the job.
   void TearDown() override {
     open_gate();
     nccl_->release_inits();
