@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is wrong with ClientOptions whatever the state: found at once, before anything is started.
+// Errors of ClientOptions that do not depend on state: found at once, before anything is started.
 // Internal to dtensor/.
 #ifndef TESSERA_DTENSOR_CHECK_OPTIONS_H_
 #define TESSERA_DTENSOR_CHECK_OPTIONS_H_

@@ -82,7 +82,7 @@ class Client {
   // All devices of the job, by global id.
   absl::Span<const Device> devices() const;
   absl::Span<const Device> local_devices() const;
-  // What relayouts of this job are planned with: plan_relayout(from, to, shape, dtype,
+  // The topology by which relayouts of this job are planned: plan_relayout(from, to, shape, dtype,
   // {.topology = client.topology()}) is the plan that relayout() runs, with the reduction_order of
   // the options where they have one.
   const Topology& topology() const;

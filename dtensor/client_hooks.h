@@ -40,7 +40,7 @@ namespace internal {
 
 // All empty in a program.
 struct ClientHooks {
-  // What a device adds to the sum of a barrier, instead of 1.
+  // The term that a device adds to the sum of a barrier, instead of 1.
   std::function<int(int device_id)> barrier_term = {};
   // The hosts and links that relayouts are planned for, whatever they are.
   std::optional<Topology> topology = {};

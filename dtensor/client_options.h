@@ -24,7 +24,7 @@ namespace mpi {
 class Calls;  // Internal.
 }  // namespace mpi
 
-// What moves bytes between clients.
+// The transports that move bytes between clients.
 enum class Backend : uint8_t {
   //        inside a host    between hosts
   kAuto,  // shared memory   UCX; GPUs NCCL
@@ -70,7 +70,7 @@ struct ClientOptions {
   // speed. Sets variables of NCCL in the environment of this process (docs/gpu.md). Unset:
   // $TESSERA_SHARE_GPUS, 1 or 0; else no.
   std::optional<bool> share_gpus = {};
-  // What the links between devices cost, by which relayouts are planned; equal on all clients.
+  // The costs of the links between devices, by which relayouts are planned; equal on all clients.
   // Unset: all links of a host cost the same, as they do in memory that is mapped by all, and the
   // network between hosts is measured at connect and rounded to one of few classes
   // (docs/relayout.md).

@@ -16,8 +16,8 @@ namespace {
 constexpr size_t kInlineInputs = 8;
 using InputBuffers = absl::InlinedVector<std::shared_ptr<const Buffer>, kInlineInputs>;
 
-// What the caller may do itself: reading and writing so many bytes takes less time than waking a
-// thread does.
+// The most bytes of an op that the caller may run: to read and write them takes less time than to
+// wake a thread.
 constexpr int64_t kMostBytesOnCaller = 32 << 10;
 
 // One device's part of a call.
@@ -59,7 +59,8 @@ bool run_here(const Runtime& runtime, const DeviceProgram& program, const Parts&
 struct FetchedInput {
   size_t number;
   std::shared_ptr<const StepProgram> program;
-  // What the devices hold of the input, and then what they have fetched: null for nothing.
+  // The buffers that the devices hold of the input, and then those that they have fetched: null for
+  // nothing.
   HeldByDevice held;
 };
 using FetchedInputs = std::vector<FetchedInput>;

@@ -3,8 +3,8 @@
 // run_on_devices(): an operation whose devices compute from their own shards, and from what they
 // fetch of others'. Internal, for ops/.
 //
-// What a call needs besides memory is prepared once, in a DeviceProgram, which the caller keeps for
-// equal calls.
+// All that a call needs besides memory is prepared once, in a DeviceProgram, which the caller keeps
+// for equal calls.
 #ifndef TESSERA_DTENSOR_DEVICE_OP_H_
 #define TESSERA_DTENSOR_DEVICE_OP_H_
 
@@ -29,7 +29,7 @@
 
 namespace tessera::internal {
 
-// What one local device computes from and to: dense boxes, of inputs in their order.
+// The dense boxes that one local device computes from and to, of inputs in their order.
 struct DeviceRow {
   int ordinal = 0;
   int64_t position = 0;  // in the mesh of the result
@@ -50,7 +50,7 @@ struct DeviceProgram {
   // The layout of the result.
   Layout layout;
   DeviceKernel kernel;
-  // What explain() says of the result, after its first line.
+  // The text of explain() for the result, after its first line.
   std::shared_ptr<const std::string> explanation;
   // By input; null where each device computes from what it holds.
   std::vector<std::shared_ptr<const Fetch>> fetches;
@@ -60,7 +60,7 @@ struct DeviceProgram {
   bool runs_on_caller = false;
 };
 
-// What is known of a tensor before anything of it is ready, and is the same on all clients.
+// The facts of a tensor that are known before anything of it is ready, equal on all clients.
 struct TensorFacts {
   // The error of a tensor that failed before anything was started; the other members then mean
   // nothing.
@@ -72,8 +72,9 @@ struct TensorFacts {
   Arithmetic arithmetic = {};
 };
 TensorFacts facts_of(const DTensor& tensor);
-// What the layer of operations keeps for the tensor's client, which `make` makes at the first call;
-// it goes with the client. Thread-safe. It must hold no mesh with a runtime. Requires no error.
+// The state of the layer of operations for the tensor's client, which `make` makes at the first
+// call; it goes with the client. Thread-safe. It must hold no mesh with a runtime. Requires no
+// error.
 void* op_state_of(const DTensor& tensor, absl::FunctionRef<std::shared_ptr<void>()> make);
 // How relayouts of the tensor are planned. Requires no error.
 PlanOptions plan_options_of(const DTensor& tensor);

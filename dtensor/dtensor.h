@@ -74,7 +74,7 @@ struct ViewOrigin {
 };
 }  // namespace internal
 
-// What one device holds, in this client's memory; keeps the buffer alive. Dense, row-major.
+// The shard of one device, in this client's memory; keeps the buffer alive. Dense, row-major.
 template <class T>
 struct ShardView {
   Box box;      // in global indices
@@ -150,7 +150,7 @@ class DTensor {
   friend struct internal::TensorAccess;
   explicit DTensor(std::shared_ptr<const internal::TensorRep> rep) : rep_(std::move(rep)) {}
   const internal::TensorRep& rep() const { return rep_ != nullptr ? *rep_ : moved_from(); }
-  // What a tensor that was moved from shows: an error.
+  // The contents of a tensor that was moved from: an error.
   static const internal::TensorRep& moved_from();
   Status check_dtype(absl::string_view function, DType dtype) const;
   StatusOr<internal::RawShard> raw_shard(int local_device, DType dtype) const;

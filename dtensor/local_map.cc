@@ -84,7 +84,7 @@ namespace internal {
 
 class LocalMapPart {
  public:
-  // What device `device` of `out` runs, with its output in `result`.
+  // The task of device `device` of `out`, with its output in `result`.
   static Stream::Task create(const TensorRep& out, const MeshDevice& device,
                              absl::Span<const DTensor> inputs, const LocalFn& fn,
                              std::shared_ptr<Buffer> result) {

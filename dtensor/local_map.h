@@ -33,7 +33,7 @@
 namespace tessera {
 
 namespace internal {
-// What local_map() runs on one device.
+// The part of local_map() that runs on one device.
 class LocalMapPart;
 // False for an empty std::function and a null function pointer.
 template <class Fn>
@@ -48,7 +48,7 @@ bool holds_function(const Fn& fn) {
 }
 }  // namespace internal
 
-// What a device writes.
+// The output of a device, which it writes.
 template <class T>
 struct MutableShardView {
   Box box;

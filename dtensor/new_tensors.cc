@@ -172,7 +172,7 @@ DTensor from_function_raw(DType dtype, const Shape& shape, LayoutArg layout, Raw
 
 namespace {
 
-// What is wrong with the shards that a client gave.
+// Checks the shards that a client gave.
 Status check_shards(const TensorRep& rep, absl::Span<const RawHostShard> local) {
   if (local.size() != rep.devices.size()) {
     return absl::InvalidArgumentError(

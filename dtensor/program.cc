@@ -37,7 +37,8 @@ struct StepGroup {
   absl::flat_hash_map<Box, std::vector<int>> positions_by_box;
 };
 
-// What the device pulls from the members of its group, or what each of them holds for a reduction.
+// The boxes that the device pulls from the members of its group, or that each of them holds for a
+// reduction.
 BoxPulls make_pulls(const PlanStep& step, const StepGroup& group, int device_id) {
   std::vector<BoxPull> pulls;
   if (step.kind() == StepKind::kReduceScatter) {
@@ -171,8 +172,8 @@ std::vector<int> replicas_in(const PlanStep& step, StepGroup& group, int device_
   return positions.size() > 1 ? positions : std::vector<int>();
 }
 
-// What replica number `part` of `parts` writes of the box that they share: a slice of the first dim
-// that has enough for all, else of the longest. A scalar is written by the first.
+// The part that replica number `part` of `parts` writes of the box that they share: a slice of the
+// first dim that has enough for all, else of the longest. A scalar is written by the first.
 std::optional<Box> slice_of(Box box, int64_t part, int64_t parts) {
   if (box.sizes.empty()) return part == 0 ? std::optional(box) : std::nullopt;
   auto dim = std::find_if(box.sizes.begin(), box.sizes.end(),
@@ -229,7 +230,7 @@ bool needs_no_copy(const StepProgram& program) {
   return true;
 }
 
-// What must be equal on all members: the plan, whose text this is, and which of several steps.
+// The text that must be equal on all members: the plan's, and which of several steps.
 std::string detail_of(absl::string_view text, const RelayoutPlan& plan, const PlanStep& step) {
   return plan.steps().size() == 1 ? std::string(text) : absl::StrCat(text, " / ", step.to_string());
 }
@@ -258,7 +259,7 @@ struct StepOfRows {
   SharedText detail;  // of the rows
 };
 
-// What the device does in its group.
+// The device's Collective in its group.
 StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& group, int device_id,
                                           const DeviceStep& row) {
   const PlanStep& step = rows.step;

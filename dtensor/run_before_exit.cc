@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// What is under way in this process. Never destroyed: its threads may outlive main().
+// The endings under way in this process. Never destroyed: its threads may outlive main().
 struct Endings {
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;

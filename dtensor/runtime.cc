@@ -521,7 +521,7 @@ Status Runtime::shutdown(absl::Duration timeout) {
     left = coordinator_->leave(std::max(deadline, steady_now() + absl::Milliseconds(100)));
   }
   client_devices_->leave();
-  // What is cancelled needs a moment to end.
+  // Cancelled work needs a moment to end.
   const std::string still_run = stop(std::max(deadline, steady_now() + kCancelGrace));
   if (!is_idle) {
     status = absl::DeadlineExceededError(absl::StrCat(

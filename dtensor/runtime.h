@@ -124,7 +124,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   // Memory of a local device that it has now.
   StatusOr<std::shared_ptr<Buffer>> allocate(int ordinal, int64_t size_bytes);
 
-  // What tells programs apart, owned by the caller.
+  // The key of a program, owned by the caller.
   struct ProgramArgs {
     const Layout& from;
     const Layout& to;
@@ -132,12 +132,12 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
     DType dtype;
     Replicas replicas;
   };
-  // What this client does in a relayout; made once for equal arguments.
+  // This client's part of a relayout; made once for equal arguments.
   StatusOr<std::shared_ptr<const RelayoutProgram>> relayout_program(const ProgramArgs& args);
-  // What this client does in a fetch; made once for each.
+  // This client's part of a fetch; made once for each.
   StatusOr<std::shared_ptr<const StepProgram>> fetch_program(
       const std::shared_ptr<const Fetch>& fetch);
-  // What the layer of operations keeps for this client, which `make` makes at the first call. It
+  // The state of the layer of operations for this client, which `make` makes at the first call. It
   // must hold nothing that holds the runtime.
   void* op_state(absl::FunctionRef<std::shared_ptr<void>()> make) {
     std::call_once(op_state_once_, [&] { op_state_ = make(); });
@@ -180,7 +180,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
     std::vector<Collective::Ptr> collectives;  // of `local`
   };
   StatusOr<std::shared_ptr<const BarrierPlan>> barrier_plan(const Mesh& mesh);
-  // What a device adds to the sum of a barrier.
+  // The term that a device adds to the sum of a barrier.
   int32_t barrier_term(int device_id) const;
   // A barrier among idle devices of this client is there at once: the sum of their terms. False
   // where it must be waited for. Requires a turn.

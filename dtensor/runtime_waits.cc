@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a Runtime says of its long waits. The waits of devices are those of DeviceWaits.
+// A Runtime's reports of its long waits. The waits of devices are those of DeviceWaits.
 #include <algorithm>
 #include <iterator>
 #include <memory>

@@ -58,7 +58,7 @@ void write_all(int fd, const std::string& text) {
   }
 }
 
-// What a child writes: this, then the message of its status.
+// A child's report: this, then the message of its status.
 struct ReportHeader {
   int64_t time_ns;  // steady_now()
   int32_t code;
@@ -95,7 +95,7 @@ Status call_function(absl::FunctionRef<Status(const Client&)> fn, const Client& 
   report_and_exit(report, status);
 }
 
-// What the child reported; none as long as it has not, or if it died first.
+// The header of the child's report; none before it reports, or if it died first.
 std::optional<ReportHeader> header_of(const Child& child) {
   ReportHeader header;
   if (child.report_bytes.size() < sizeof header) return std::nullopt;

@@ -63,7 +63,7 @@ void run_row(const Launch& launch, const DeviceStep& row, Held& held) {
                                     .label = launch.label});
 }
 
-// What a device does in one step, from `held` into `made`, on this thread.
+// Runs a device's part of one step, from `held` into `made`, on this thread.
 Status run_row_here(const DeviceStep& row, DType dtype, const HeldByDevice& held,
                     absl::Span<const std::shared_ptr<Buffer>> made) {
   absl::InlinedVector<MemberMemory, kInlineMembers> members;

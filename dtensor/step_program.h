@@ -42,7 +42,7 @@ struct ProgramClient {
       group;
 };
 
-// What one local device does in one step.
+// One local device's part of one step.
 struct DeviceStep {
   int ordinal = 0;
   std::optional<Box> old_box;
@@ -52,8 +52,8 @@ struct DeviceStep {
   // The device holds its new box in one piece, that many bytes after the beginning of its buffer:
   // the result may be a view of that buffer.
   std::optional<int64_t> view_offset_bytes;
-  // What it does with the members of the group, of which it may be the only one. Null where it
-  // passes its buffer on, or has no new box and no peers.
+  // The group in which it does its part, perhaps as the only member. Null where it passes its
+  // buffer on, or has no new box and no peers.
   std::shared_ptr<GroupBackend> group;
   // Why this client could not make the group. The step fails with it, and the steps after it run:
   // they tell it to the members of their groups, which would wait for this client otherwise.

@@ -20,7 +20,7 @@ namespace tessera::internal {
 // See device_op.h.
 inline std::atomic<DTensor (*)(DTensor result, const DTensor& source)> record_relayout{nullptr};
 
-// What the other parts of dtensor/ do with a tensor that users do not.
+// Access to a tensor for the other parts of dtensor/, not for users.
 struct TensorAccess {
   static DTensor make(std::shared_ptr<const TensorRep> rep) { return DTensor(std::move(rep)); }
   static DTensor make(TensorRep rep) {

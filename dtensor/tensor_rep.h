@@ -29,7 +29,7 @@ struct TensorRep {
   std::optional<Layout> layout;
   Status error;
   std::shared_ptr<Runtime> runtime;
-  // What explain() says; null where it was no operation of ops/ that made the tensor.
+  // The text of explain(); null where no operation of ops/ made the tensor.
   std::shared_ptr<const std::string> explanation;
   // How the value was computed, for a tape of ops/; null where none records it.
   std::shared_ptr<const void> trace;
