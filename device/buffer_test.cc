@@ -62,7 +62,7 @@ TEST(BufferViewTest, KeepsTheMemoryWhenTheBufferIsDropped) {
   fill(**whole);
   std::shared_ptr<const Buffer> view = Buffer::view(*std::move(whole), 1, kBytes - 1);
   EXPECT_EQ(pool->live_bytes(), static_cast<uint64_t>(kBytes));
-  // What is allocated now is other memory.
+  // The next allocation is other memory.
   const StatusOr<std::shared_ptr<Buffer>> next = Buffer::allocate(pool, kBytes);
   ASSERT_THAT(next.status(), IsOk());
   std::memset((*next)->mutable_data(), 255, kBytes);

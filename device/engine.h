@@ -15,8 +15,8 @@
 // made by tasks of the device's stream; a device that computes by itself does it later, in the
 // order of its stream.
 //
-// What depends on values in memory (an index that is out of range) is the status of the call where
-// the host computes. Elsewhere it is an error of what finish() ends, see LocalDevice.
+// An error that depends on values in memory (an index that is out of range) is the status of the
+// call where the host computes. Elsewhere it is an error of what finish() ends, see LocalDevice.
 #ifndef TESSERA_DEVICE_ENGINE_H_
 #define TESSERA_DEVICE_ENGINE_H_
 

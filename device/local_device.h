@@ -38,9 +38,9 @@ class LocalDevice {
   // Whether threads of the host read and write its memory. Devices that do may share a buffer of
   // equal contents, and a thread may do small work for them itself.
   virtual bool uses_host_memory() const = 0;
-  // What programs give their own work to: a cudaStream_t; null where tasks do the work.
+  // The stream to which programs give their own work: a cudaStream_t; null where tasks do the work.
   virtual void* native_stream() const { return nullptr; }
-  // What computes in its memory; null where threads of the host do.
+  // The engine that computes in its memory; null where threads of the host do.
   virtual Engine* engine() { return nullptr; }
   // A buffer for an op that the stream gets next. Memory that the host uses is there at once, other
   // memory when the stream reaches the op (Buffer::take_memory()).

@@ -68,7 +68,7 @@ TESSERA_KERNEL_BODY double odd_double(uint64_t x) {
 TESSERA_KERNEL_BODY double odd_double(int64_t x) {
   return x < 0 ? -odd_double(0 - static_cast<uint64_t>(x)) : odd_double(static_cast<uint64_t>(x));
 }
-// What f16 or bf16 is rounded from.
+// The value from which f16 or bf16 is rounded.
 TESSERA_KERNEL_BODY float odd_float(int64_t x) { return odd_float(odd_double(x)); }
 
 }  // namespace tessera::kernels

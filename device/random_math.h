@@ -19,7 +19,7 @@ namespace tessera::kernels {
 inline constexpr int kPhiloxRounds = 10;
 inline constexpr uint32_t kPhiloxMultiplier0 = 0xd2511f53;
 inline constexpr uint32_t kPhiloxMultiplier1 = 0xcd9e8d57;
-// What the words of a key grow by between rounds.
+// The amounts by which the words of a key grow between rounds.
 inline constexpr uint32_t kPhiloxWeyl0 = 0x9e3779b9;
 inline constexpr uint32_t kPhiloxWeyl1 = 0xbb67ae85;
 

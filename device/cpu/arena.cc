@@ -222,7 +222,7 @@ StatusOr<ArenaPool::Found> ArenaPool::take_or_grow(int size_class, int* num_read
   if (found.word != 0) return found;
   StatusOr<Found> grown = grow(size_class);
   if (!absl::IsResourceExhausted(grown.status())) return grown;
-  // What is too large to be worth it is better than nothing.
+  // A block that is too large to be worth it is better than none.
   constexpr int kLastClass = INT_MAX - 1;
   found = take_free(size_class, kLastClass);
   if (found.word != 0) return found;

@@ -193,7 +193,7 @@ class ArenaPool final : public MemoryPool {
   // The same, with pages of the system if need be. `num_read`: what the reclaim function returned,
   // where it was called.
   StatusOr<Found> take_or_grow(int size_class, int* num_read);
-  // What follows requires growth_mutex_.
+  // The functions below require growth_mutex_.
   StatusOr<Found> grow(int size_class);
   // A block that is cold, or has never been used. Word 0: there is no room in the arenas.
   StatusOr<uint64_t> take_without_pages(int size_class);

@@ -224,7 +224,7 @@ void CpuStream::run_front() {
     status = std::exchange(front_runnable_, nullptr)->run();
   } else {
     status = front_.task();
-    // What the task owns is released before the task counts as done.
+    // The task's objects are released before the task counts as done.
     front_.task = nullptr;
     if (!front_.label.empty()) std::string().swap(front_.label);  // with its memory
   }

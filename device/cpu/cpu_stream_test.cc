@@ -272,7 +272,7 @@ TEST_F(CpuStreamTest, StoppingEndsByItsDeadline) {
   EXPECT_THAT(stream->stop_by(steady_now() + absl::Milliseconds(10)),
               StatusIs(absl::StatusCode::kDeadlineExceeded));
   EXPECT_FALSE(ended);  // nothing ends it before may_end is set
-  // What comes after the end runs on the caller's thread, which does not wait for the worker.
+  // A task after the end runs on the caller's thread, which does not wait for the worker.
   bool ran = false;
   stream->enqueue("late", [&ran]() -> Status {
     ran = true;

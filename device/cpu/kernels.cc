@@ -28,7 +28,8 @@ Rows rows_of(const Box& box) {
   return box.sizes.empty() ? Rows() : Rows{box.offsets[0], box.sizes[0]};
 }
 
-// What a slab of copy_boxes() takes of the second-level cache, which holds the sources' lines too.
+// The bytes of the second-level cache that a slab of copy_boxes() takes; the cache holds the
+// sources' lines too.
 constexpr int64_t kSlabBytes = 128 << 10;
 
 // Those elements of a box that are in some rows of it, as they are in several row-major containers:

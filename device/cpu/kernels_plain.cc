@@ -15,8 +15,8 @@ namespace {
 // Elements that are reduced at a time: the accumulators stay in the first-level cache.
 constexpr int64_t kBlockElements = 1024;
 
-// What an element is loaded as and accumulated in. bool as its byte, for which min is and, max is
-// or.
+// The types in which an element is loaded and accumulated. bool as its byte, for which min is and,
+// max is or.
 template <class T>
 struct Arithmetic {
   using Stored = T;

@@ -77,7 +77,7 @@ class Api {
   virtual Status record_event(EventHandle event, StreamHandle stream) = 0;
   // Whether it is done; an error of the GPU, once there is one. cudaEventQuery.
   virtual StatusOr<bool> query_event(EventHandle event) = 0;
-  // What the stream gets from now on waits for the event as it was last recorded.
+  // Work that the stream gets from now on waits for the event as it was last recorded.
   // cudaStreamWaitEvent.
   virtual Status wait_event(StreamHandle stream, EventHandle event) = 0;
 

@@ -32,7 +32,7 @@ struct Choose<false, A, B> {
   using Type = B;
 };
 
-// What elements of T are computed in.
+// The type in which elements of T are computed.
 template <class T>
 using Computed = typename Wide<T>::Type;
 template <class W>

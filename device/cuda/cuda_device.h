@@ -82,7 +82,7 @@ class CudaDevice final : public LocalDevice {
               const std::shared_ptr<Buffer>& to) override;
   // A pinned buffer that will hold what a buffer of this device does.
   std::shared_ptr<const Buffer> download(std::shared_ptr<const Buffer> from);
-  // What download() has returned, as long as that is held.
+  // The copy that download() has returned, as long as that is held.
   std::shared_ptr<const Buffer> host_copy(const std::shared_ptr<const Buffer>& buffer) override {
     return buffer->host_copy([&] { return download(buffer); });
   }
@@ -90,7 +90,7 @@ class CudaDevice final : public LocalDevice {
  private:
   CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> api, SlabSource source);
 
-  // What may be found wrong with the op that the task fills a buffer by; since the last call.
+  // Possible errors of the op by which the task fills a buffer; since the last call.
   struct Doubts {
     std::vector<CudaEngine::IndexReport> reports;
     std::vector<std::shared_ptr<Completion>> inputs;

@@ -43,7 +43,7 @@ class CudaEngine final : public Engine {
   explicit CudaEngine(CudaDevice& device, const CudaEngineOptions& options = {})
       : device_(device), options_(options) {}
 
-  // What the GPU will have found about indices when it is done with what the task gave it so far.
+  // The GPU's findings about indices once it is done with the work that the task gave it so far.
   struct IndexReport {
     std::shared_ptr<const Buffer> found;  // pinned: as ReportIndex
     int64_t whole;

@@ -145,7 +145,7 @@ void CudaStream::enqueue(std::string label, Task task, const void* /*key*/, Wake
 Status CudaStream::begin_task() {
   {
     std::unique_lock<std::mutex> lock(mutex_);
-    // What has failed is known to have failed before a task looks at it.
+    // Failed work is known to have failed before a task looks at it.
     changed_.wait(lock, [this] { return num_failing_ == 0; });
     task_error_ = lost_;
   }

@@ -74,7 +74,7 @@ class CudaQueue {
 
   // The place after all that the queue was given so far.
   StatusOr<Event> record();
-  // What the queue gets from now on comes after that place of any queue.
+  // Work that the queue gets from now on comes after that place of any queue.
   Status wait_for(const Event& event);
   // Blocks until the GPU has reached that place: OK, the GPU's error, or DeadlineExceeded.
   Status wait(const Event& event, absl::Time deadline) const;

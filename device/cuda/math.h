@@ -149,7 +149,7 @@ struct CheckIndices {
   uint64_t num_items = 0;
 };
 
-// What CheckIndices found, for the host: out[0] is *first_wrong, out[1] that index. One item.
+// The finding of CheckIndices, for the host: out[0] is *first_wrong, out[1] that index. One item.
 struct ReportIndex {
   IndexArray indices;
   const uint64_t* first_wrong = nullptr;

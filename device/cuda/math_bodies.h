@@ -605,7 +605,7 @@ struct StepBody {
     using W = Computed<T>;
     constexpr int kNumSlots = kernels::num_step_slots(kRule);
     W value = load<T>(step.from[0], i);
-    // What is remembered is as it is computed.
+    // The slots remember values of the computed type.
     W first = kNumSlots > 0 ? load<W>(step.from[1], i) : W(0);
     W second = kNumSlots > 1 ? load<W>(step.from[2], i) : W(0);
     kernels::step_element<kRule>(kernels::numbers_as<W>(step.step.numbers),

@@ -43,7 +43,7 @@ namespace tessera::cuda {
 struct SlabSource {
   std::function<StatusOr<std::byte*>(uint64_t size_bytes)> allocate = nullptr;  // null: CUDA's
   std::function<Status(std::byte* slab)> free = nullptr;
-  // What it rounds sizes up to by itself.
+  // The source itself rounds sizes up to multiples of this.
   int64_t granularity = 1;
 };
 

@@ -15,7 +15,7 @@
 namespace tessera::cuda {
 namespace {
 
-// What cudaMalloc aligns to; the byte that fills memory before its first write.
+// The alignment of cudaMalloc; the byte that fills memory before its first write.
 constexpr uint64_t kAlignment = 256;
 constexpr int kUnwritten = 0xcd;
 constexpr int kPinned = -1;

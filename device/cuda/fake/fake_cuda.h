@@ -67,7 +67,7 @@ class FakeCuda : public Api {
   static std::shared_ptr<FakeCuda> create(const FakeCudaOptions& options = {});
   ~FakeCuda() override;
 
-  // What was wrong so far, in order.
+  // The misuses so far, in order.
   std::vector<std::string> misuses() const;
   // How often a function was called, by its name here: "copy".
   int num_calls(absl::string_view function) const;
