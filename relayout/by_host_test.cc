@@ -89,7 +89,7 @@ TEST(ByHostTest, StepsAndTimesOfOneGibibyte) {
   }
 }
 
-// What is rounded or divided once is reduced in one step; what has no order, in two.
+// Reductions that round or divide once take one step; reductions without an order take two.
 TEST(ByHostTest, OnlyWhereTheResultAllowsIt) {
   const struct {
     std::string op;

@@ -59,7 +59,7 @@ Index wrapped(Index index, const Shape& shape) {
   return index;
 }
 
-// What is wrong with what the device at the position does, or "".
+// The first mistake of the device at the position, or "".
 std::string check_position(const Fetch& fetch, const Box& needed, int64_t position) {
   const Mesh& mesh = fetch.from().mesh();
   const Box own = fetch.from().box(fetch.shape(), position);

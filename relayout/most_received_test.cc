@@ -39,7 +39,7 @@ int64_t received_by_boxes(const RelayoutCase& relayout, int64_t position) {
          intersect(wanted, relayout.from.box(relayout.shape, *old)).num_elements();
 }
 
-// What is wrong with the answer, or "".
+// The first mistake in the answer, or "".
 std::string check(const RelayoutCase& relayout, MostReceived* found) {
   const PullRouting routing(relayout.from, relayout.to, relayout.shape, Topology());
   *found = most_received(routing);

@@ -46,7 +46,7 @@ struct RelayoutPlan::Rep {
   DType dtype;
   std::vector<PlanStep> steps;
   Topology topology;
-  // What was compared; both empty where only one plan was looked at. Schedules of moves come with
+  // The alternatives; both empty where only one plan was looked at. Schedules of moves come with
   // their numbers; those of candidates that reduce are found when asked for.
   std::vector<Alternative> schedules;
   std::vector<std::vector<PlanStep>> candidates;
@@ -229,8 +229,8 @@ StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const 
   internal::CandidateOptions candidate_options{
       cap, internal::hosts_of_terms(from, partials, dtype, options)};
   if (candidate_options.hosts.has_value() && internal::order_shows(*from.partial_op(), dtype)) {
-    // What is faster decides on the order of addition, and must not depend on how the devices of a
-    // host are dealt to processes.
+    // The choice of the faster plan decides on the order of addition, and must not depend on how
+    // the devices of a host are dealt to processes.
     tensor.topology = options.topology.without_processes();
   }
   internal::Choice choice =

@@ -14,7 +14,7 @@
 // that are O(devices) below are so in few plans (most_received.h), and take no memory for the
 // devices.
 //
-// What holds for every plan:
+// Every plan has these properties:
 //   1. The identity (equivalent layouts, equal partials) has no steps.
 //   2. Without partials, where all links between the devices are of one class, there is at most one
 //      step, and each device receives exactly the elements of its new box that its old box lacks,
@@ -61,7 +61,7 @@ inline constexpr int64_t kMaxPlannedDevices = int64_t{1} << 24;
 struct PlanOptions {
   // The links between the devices: they decide how many batches a plan has, and which holders send.
   Topology topology = {};
-  // What peak_bytes() may not exceed. Nothing: no cap.
+  // The most that peak_bytes() may be. Nothing: no cap.
   std::optional<int64_t> memory_cap_bytes = {};
   ReductionOrder reduction_order = ReductionOrder::kByHost;
 };

@@ -364,7 +364,7 @@ SubAxes PlanCandidates::not_placed() const {
   return result;
 }
 
-// What tells copies of one term apart, as far as refined_ does not use it.
+// The sub-axes that tell copies of one term apart, as far as refined_ does not use them.
 SubAxes PlanCandidates::copies_of_terms() const {
   SubAxes used(from_.partial_axes().begin(), from_.partial_axes().end());
   for (const SubAxis& part : all_sub_axes(refined_)) {

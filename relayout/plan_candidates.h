@@ -41,10 +41,10 @@ struct Partials {
 
 using Steps = std::vector<PlanStep>;
 
-// What was chosen, and out of what.
+// The chosen steps, and the alternatives.
 struct Choice {
   Steps steps;
-  // What was compared; both empty where only one plan was possible. Schedules of moves, with their
+  // The alternatives; both empty where only one plan was possible. Schedules of moves, with their
   // numbers; candidates that reduce, whose costs are computed on demand.
   std::vector<Alternative> schedules;
   std::vector<Steps> candidates;
@@ -109,7 +109,7 @@ class PlanCandidates {
   Layout with_kept(const std::vector<SubAxes>& dims) const;
   Layout arrived(const Layout& layout) const;
 
-  const Layout& source_;  // What the devices hold all the time.
+  const Layout& source_;  // The layout that the devices hold all the time.
   const Layout& from_;
   const Layout& goal_;
   const Partials& partials_;

@@ -35,8 +35,8 @@ struct PlanStepAccess;  // make_step.h
 class PlanStep {
  public:
   StepKind kind() const;
-  // What the devices hold before and after. A partial layout on both sides of a move means that
-  // terms move as they are, between devices with equal coordinates along the partial axes.
+  // The layouts before and after. A partial layout on both sides of a move means that terms move as
+  // they are, between devices with equal coordinates along the partial axes.
   const Layout& from() const;
   const Layout& to() const;
   // What the boxes of this step index: the shape of the tensor or, where a move takes several
@@ -55,7 +55,7 @@ class PlanStep {
   // nothing of other steps. kAvg is the sum of the terms divided once by their number.
   std::optional<ReduceOp> op() const;
 
-  // What a device holds before and after; nothing where it does not belong to that mesh.
+  // The boxes of a device before and after; nothing where it does not belong to that mesh.
   std::optional<Box> old_box(int device_id) const;
   std::optional<Box> new_box(int device_id) const;
   // How many elements these are; 0 where there is no box.

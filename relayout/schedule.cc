@@ -110,7 +110,7 @@ Traffic Scheduler::traffic(const Effect& batch, int64_t out_bytes) {
   return result;
 }
 
-// What a batch takes for each byte of its result: the inner loop of cheapest() has one product.
+// The time of a batch for each byte of its result: the inner loop of cheapest() has one product.
 LinkCost Scheduler::rate_of(const Effect& batch) const {
   const auto kept = [&](int reach) {
     if (reach == kNumReaches) return 1.0;

@@ -33,7 +33,7 @@ namespace tessera::internal {
 // Bit i stands for component i.
 using Batch = uint64_t;
 
-// What the worst placed device receives in a batch, by the link it comes over.
+// The bytes that the worst placed device receives in a batch, by the link they come over.
 struct Traffic {
   int64_t bytes[kNumLinkClasses] = {0, 0, 0};
 
@@ -56,8 +56,8 @@ class Scheduler {
   static constexpr int kMaxGroups = 10;
 
   struct Sizes {
-    int64_t first_bytes;   // What a device holds before the first batch.
-    int64_t beside_bytes;  // What it holds besides, all the time: the source, if that is another.
+    int64_t first_bytes;   // A device's bytes before the first batch.
+    int64_t beside_bytes;  // A device's other bytes, all the time: the source, if that is another.
   };
   // Requires sizes that every component's growth divides.
   Scheduler(const std::vector<Component>& components, Sizes sizes, const LinkCosts& costs);
@@ -75,7 +75,7 @@ class Scheduler {
   Schedule near_links_first() const;
 
  private:
-  // What a set of components does together.
+  // The joint effect of a set of components.
   struct Effect {
     int64_t grows = 1;
     int64_t shrinks = 1;

@@ -40,7 +40,7 @@ Digits digits_of(const Mesh& mesh, absl::Span<const SubAxis> parts);
 int64_t num_values(const Digits& digits);
 // The number that the digits of `position` make, major to minor.
 int64_t value_at(const Digits& digits, int64_t position);
-// What the digits contribute to a position when they make the number `value`.
+// The part of a position that the digits contribute when they make the number `value`.
 int64_t offset_of(const Digits& digits, int64_t value);
 
 // Whether two parts of one axis have a digit in common. Else the whole of one is more significant
@@ -74,7 +74,8 @@ class Cuts {
   std::vector<bool> aligned_;
 };
 
-// What no part of `parts` covers, in mesh order. Requires parts that are digits of one number.
+// The sub-axes that no part of `parts` covers, in mesh order. Requires parts that are digits of one
+// number.
 SubAxes complement(const Mesh& mesh, absl::Span<const SubAxis> parts);
 // Mesh order, neighbours merged, duplicates gone. Requires parts that are digits of one number.
 SubAxes normalised(const Mesh& mesh, SubAxes parts);

@@ -47,7 +47,7 @@ inline constexpr int kNumLinkClasses = 3;
 // "process", "host", "network".
 absl::string_view link_class_name(LinkClass link);
 
-// What a link costs: seconds to start a batch of messages, and seconds for each byte that a device
+// The cost of a link: seconds to start a batch of messages, and seconds for each byte that a device
 // receives.
 struct LinkCost {
   double latency_s;

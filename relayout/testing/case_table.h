@@ -17,7 +17,7 @@ namespace tessera::testing {
 struct CaseRow {
   std::string id;
   RelayoutCase relayout;
-  int64_t max_received_elements;  // What the device that receives most must receive.
+  int64_t max_received_elements;  // Must be received by the device that receives most.
 };
 
 // All rows, in the order of the file, found from the working directory of a test. NotFound where
