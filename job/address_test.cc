@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What counts as HOST:PORT.
+// The texts that count as HOST:PORT.
 #include "job/address.h"
 
 #include <optional>

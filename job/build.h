@@ -24,7 +24,7 @@ inline std::string build_text() {
   return absl::StrCat("Tessera ", kVersion, ", protocol ", kProtocol);
 }
 
-// What to do where a process cannot read what another one of its job wrote.
+// Advice where a process cannot read what another process of its job wrote.
 inline constexpr absl::string_view kOneBuildAdvice =
     "build all programs of a job from one Tessera; where they are, report this as a bug of Tessera";
 

@@ -42,7 +42,7 @@ HostFacts find_host_facts();
 // The first three lines above, without the interfaces where they are not known.
 std::string describe(const HostFacts& facts, absl::string_view host);
 
-// What is wrong for a job on one host, or on several: a sentence each, with what to do. Empty:
+// The problems for a job on one host, or on several: a sentence each, with what to do. Empty:
 // nothing.
 std::vector<std::string> judge(const HostFacts& facts, bool has_several_hosts);
 

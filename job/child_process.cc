@@ -53,7 +53,7 @@ StatusOr<Pipe> make_status_channel() {
   return Pipe{FileDescriptor(fds[0]), FileDescriptor(fds[1])};
 }
 
-// What the child needs between fork and exec, where nothing may be allocated.
+// The data that the child needs between fork and exec, where nothing may be allocated.
 struct ExecPlan {
   std::vector<std::string> paths;  // of the program, in the order in which they are tried
   std::vector<char*> arguments;

@@ -77,7 +77,7 @@ StatusOr<Nodes> read_nodes(const EnvironmentLookup& lookup, int num_tasks) {
 StatusOr<std::optional<int>> read_plane_size(const EnvironmentLookup& lookup) {
   const char* const text = lookup(kDistribution);
   if (text == nullptr) return std::numeric_limits<int>::max();
-  // What follows is about the sockets and cores of a node.
+  // The rest is about the sockets and cores of a node.
   const absl::string_view whole = text;
   const absl::string_view kind = whole.substr(0, whole.find_first_of(":,"));
   if (kind.empty() || kind == "*" || kind == "block" || kind == "unknown") {

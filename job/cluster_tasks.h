@@ -31,7 +31,7 @@ Status check_complete(const ClusterSpec& spec);
 StatusOr<Cluster> cluster_of(ClusterSpec spec, std::string task_type, int task_id,
                              absl::string_view source);
 
-// What Client::connect() takes from a cluster.
+// The facts that Client::connect() takes from a cluster.
 struct Membership {
   std::string coordinator = {};
   int client_id = 0;

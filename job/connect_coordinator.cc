@@ -325,7 +325,7 @@ class GrpcCoordinator : public Coordinator {
                      "; see whether ", why_silent()));
   }
 
-  // What the start of this client waits for, as reports of long waits say it.
+  // The reason why the start of this client waits, for reports of long waits.
   WaitReports::Missing missing_at_start() {
     constexpr absl::Duration kLimit = absl::Seconds(1);
     const bool is_answered = session_number_ != 0;

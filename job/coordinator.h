@@ -39,7 +39,7 @@
 
 namespace tessera {
 
-// What a client says of itself when it registers.
+// A client's description of itself when it registers.
 struct MemberInfo {
   int client_id = 0;
   std::string host;          // name of the host

@@ -12,7 +12,8 @@
 
 namespace tessera {
 
-// What clients attach to each call: the token in hexadecimal, so that it may have any bytes.
+// The metadata that clients attach to each call: the token in hexadecimal, so that it may have any
+// bytes.
 inline constexpr char kTokenMetadata[] = "tessera-token";
 std::string token_metadata(const std::string& token);
 // Whether a call carries the token, which is given as metadata. Takes a time that depends on the

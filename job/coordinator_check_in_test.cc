@@ -569,7 +569,7 @@ TEST(SkippedTest, EachFailureIsToldToTheLateInTheirOrder) {
   }
 }
 
-// What a client has left out it is not told when it comes again.
+// A client is not told of check-ins that it has left out when it comes again.
 TEST(SkippedTest, FailuresBeforeTheOneThatIsToldAreLeftOut) {
   const auto service = StateService::complete(2);
   std::vector<AnswerPtr> early;

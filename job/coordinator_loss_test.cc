@@ -86,7 +86,7 @@ TEST_F(CoordinatorTest, ClientThatGoesWithoutLeavingIsLost) {
   EXPECT_THAT(leave_all(clients), Each(IsOk()));
 }
 
-// What is told of a loss may wait for other clients. Heartbeats go on meanwhile, on both sides, and
+// The callback of a loss may wait for other clients. Heartbeats go on meanwhile, on both sides, and
 // so do calls and other signs of the service.
 TEST_F(CoordinatorTest, CallbackThatWaitsDelaysNoHeartbeat) {
   constexpr absl::Duration kInterval = absl::Milliseconds(300);
@@ -236,7 +236,7 @@ TEST_F(HostedElsewhereTest, AVerdictIsToldToAllThoughTheServiceStopsNext) {
   }
 }
 
-// What clients wait for when the service ends in order is not over for them.
+// Calls that clients wait for when the service ends in order are not over for them.
 TEST_F(HostedElsewhereTest, ServiceThatStopsWhileClientsLeaveIsNoLoss) {
   auto server = start(2);
   const auto clients = connect_elsewhere(2);

@@ -33,7 +33,7 @@ Status no_resource(absl::string_view what) {
       absl::StrCat("cannot make ", what, " for the coordinator: ", std::strerror(errno)));
 }
 
-// What the child writes once it listens, or cannot: the code of the Status, then its message.
+// The child's message once it listens, or cannot: the code of the Status, then its message.
 void write_result(int fd, const Status& status) {
   const auto code = static_cast<int32_t>(status.code());
   std::string bytes(reinterpret_cast<const char*>(&code), sizeof code);
@@ -45,7 +45,7 @@ void write_result(int fd, const Status& status) {
   }
 }
 
-// What the child wrote; DeadlineExceeded if that has not come by `deadline`.
+// The child's result; DeadlineExceeded if it has not come by `deadline`.
 Status read_result(int fd, absl::Time deadline) {
   std::string bytes;
   char buffer[1024];

@@ -205,8 +205,8 @@ TEST_F(CoordinatorRelayTest, StreamThatEndsUnansweredIsOpenedAgain) {
   relay_ = nullptr;  // ends its stream, for which the server waits
 }
 
-// What is on the stream of a host, without a relay: one list of members for two clients, and one
-// event for the loss of both.
+// The contents of the stream of a host, without a relay: one list of members for two clients, and
+// one event for the loss of both.
 TEST_F(CoordinatorRelayTest, MembersAreOnAStreamOnce) {
   const auto server = start(2);
   const auto stub = rpc::CoordinatorService::NewStub(

@@ -98,7 +98,7 @@ class ServerImpl : public CoordinatorServer,
         External::FROM_FD, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
     builder.SetMaxReceiveMessageSize(kMostCallBytes);
-    // What a relay sends may have calls of several clients.
+    // A relay's message may have calls of several clients.
     if (options.upstream.empty()) builder.SetMaxReceiveMessageSize(kMostHostRequestBytes);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the coordinator's state machine takes by the number of clients: the seconds of each part of
-// a simulated job (simulated_job.h), and the memory of the process at its peak. No network;
-// bazel run -c opt it. The goal is 10,000 clients in less than 5 s and 200 MB.
+// The cost of the coordinator's state machine by the number of clients: the seconds of each part of
+// a simulated job (simulated_job.h), and the memory of the process at its peak. No network; bazel
+// run -c opt it. The goal is 10,000 clients in less than 5 s and 200 MB.
 #include <sys/resource.h>
 
 #include <cstdio>

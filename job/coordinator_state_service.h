@@ -36,7 +36,7 @@ inline MemberInfo member(int client_id) {
   return info;
 }
 
-// What one call was told.
+// The answer to one call.
 struct Answer {
   int count = 0;
   Status status;
@@ -97,7 +97,7 @@ class StateService {
       state.leave(client, now, now + timeout, std::move(done));
     });
   }
-  // What was found is in last_found.
+  // The value found is in last_found.
   AnswerPtr get(const std::string& key, absl::Duration timeout = absl::Seconds(60), int setter = 0,
                 int client = 0) {
     auto answer = std::make_shared<Answer>();

@@ -259,7 +259,7 @@ TEST(RegistrationTest, JobThatIsOverIsFollowedByTheNextOne) {
     EXPECT_THAT(service.register_as(++connection, {member(1), 2}), Says(IsOk()));
     EXPECT_THAT(first, Says(IsOk()));
     EXPECT_EQ(service.state.num_jobs(), job);
-    // What an earlier job has set and settled is gone.
+    // Keys and check-ins of an earlier job are gone.
     EXPECT_THAT(service.state.put("key", std::to_string(job)), IsOk());
     const AnswerPtr waits = service.check_in(0, "mesh", std::to_string(job));
     EXPECT_THAT(service.check_in(1, "mesh", std::to_string(job)), Says(IsOk()));

@@ -42,7 +42,7 @@
 
 namespace tessera {
 
-// What the program says itself; it wins over the environment.
+// Values from the program, which take precedence over the environment.
 struct JobOverrides {
   std::string coordinator = {};
   std::optional<int> client_id = {};
@@ -86,8 +86,8 @@ struct JobTimes {
 inline constexpr absl::Duration kLeastHeartbeatInterval = absl::Milliseconds(1);
 inline constexpr absl::Duration kMostHeartbeatInterval = absl::Hours(1);
 
-// What the program gives wins. The variables are read even so: a wrong one is InvalidArgument,
-// which names it, its text and the range.
+// Values from the program, which take precedence. The variables are read even so: a wrong one is
+// InvalidArgument, which names it, its text and the range.
 struct JobTimeOverrides {
   std::optional<absl::Duration> heartbeat_interval = {};
   std::optional<absl::Duration> collective_timeout = {};

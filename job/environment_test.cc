@@ -42,13 +42,13 @@ struct GoodCase {
   std::optional<bool> on_one_host = {};
 };
 
-// What torchrun sets in client 1 of 2, with one more variable.
+// The variables of torchrun in client 1 of 2, with one more.
 Variables torchrun_and(const std::string& name, const std::string& value) {
   return {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"},  {"RANK", "1"}, {"WORLD_SIZE", "2"},
           {"LOCAL_RANK", "1"},  {"LOCAL_WORLD_SIZE", "2"}, {name, value}};
 }
 
-// What mpirun sets in a client, without an address.
+// The variables of mpirun in a client, without an address.
 Variables open_mpi(const std::string& rank, const std::string& size, const std::string& local_size,
                    const std::string& name = "PMIX_NAMESPACE",
                    const std::string& value = "1661665281") {
@@ -59,7 +59,7 @@ Variables open_mpi(const std::string& rank, const std::string& size, const std::
           {name, value}};
 }
 
-// What srun sets in a client of step 2 of job 7, without an address.
+// The variables of srun in a client of step 2 of a job, without an address.
 Variables slurm(const std::string& rank, const std::string& size, const std::string& num_nodes) {
   return {{"SLURM_PROCID", rank},         {"SLURM_NTASKS", size},
           {"SLURM_JOB_ID", "8191"},       {"SLURM_STEP_ID", "2"},
@@ -675,7 +675,7 @@ TEST_P(BadTimesTest, IsRefused) {
   const std::string message =
       absl::StrCat(row.variable, " is \"", row.text, "\"; it must be a time ", row.range,
                    ", as in 500ms, 30s or 10m");
-  // What the program gives does not hide a mistake.
+  // A value from the program does not hide a mistake.
   for (const JobTimeOverrides& overrides :
        {JobTimeOverrides{}, JobTimeOverrides{absl::Seconds(1), absl::Seconds(1)}}) {
     EXPECT_THAT(read_times({{row.variable, row.text}}, overrides),

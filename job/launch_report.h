@@ -37,7 +37,7 @@ class TailLines {
   std::deque<std::string> lines_;
 };
 
-// What the report says of one client.
+// The end of one client, as the report says it.
 struct ClientEnd {
   int client_id = 0;
   std::string host;

@@ -209,8 +209,8 @@ Status Job::set_up_signals() {
     if (signal == SIGHUP && action.sa_handler == SIG_IGN) continue;
     sigaddset(&taken, signal);
   }
-  // What clients leave behind is a child of this process, and ends with the job. ssh may leave a
-  // connection that other commands of the user share.
+  // Processes that clients leave behind become children of this process, and end with the job. ssh
+  // may leave a connection that other commands of the user share.
   if (options_.hosts.empty()) {
     adopt_descendants();
     sigaddset(&taken, SIGCHLD);

@@ -8,7 +8,7 @@
 //      |                                               ^
 //      +------ a signal, the timeout ------------------+      a second signal: killed at once
 //
-// What holds:
+// Invariants:
 //   1. When launch() returns no client is left, nor any process that a client has started, whatever
 //      session it made for itself (descendants.h). The process group of a client is told to stop
 //      with it; what has left the group is killed when all clients have ended. When the launcher is

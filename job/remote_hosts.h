@@ -20,7 +20,7 @@
 
 namespace tessera {
 
-// What the nodes of one attempt have in common.
+// The facts that the nodes of one attempt have in common.
 struct RemoteJob {
   std::string coordinator;  // "host:port"
   std::string input;        // for take_environment()

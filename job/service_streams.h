@@ -32,7 +32,7 @@ class StreamOwner {
   // Whether the session is answered at once.
   virtual bool heartbeat(uint64_t session) = 0;
   virtual void sessions_broke(const std::set<uint64_t>& sessions) = 0;
-  // What a relay says. Answers go to its stream, while that is open.
+  // Serves a relay's request. Answers go to its stream, while that is open.
   virtual void serve_host(uint64_t stream, const rpc::HostRequest& request) = 0;
   // Adds the losses from the num_told-th on; how many there are.
   virtual size_t add_losses(size_t num_told, Losses* losses) = 0;

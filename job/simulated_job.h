@@ -38,7 +38,7 @@ class SimulatedJob {
     size_t num_ranges = 1;  // of clients that a call names
   };
 
-  // What has been spent so far, of time or anything else.
+  // The amount spent so far, of time or anything else.
   using Meter = std::function<double()>;
   static double seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())

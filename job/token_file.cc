@@ -109,7 +109,7 @@ StatusOr<std::string> runtime_folder() {
                    "TESSERA_TOKEN to the same secret on all clients"));
 }
 
-// What a file says of its publisher.
+// The publisher of a file, as the file names it.
 struct Published {
   enum class State : uint8_t {
     kLive,     // a living process has published the token

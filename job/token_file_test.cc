@@ -106,7 +106,7 @@ TEST_F(TokenFileTest, WaitsUntilItIsPublished) {
   EXPECT_THAT(found, IsOkAndHolds("secret"));
 }
 
-// What inotify_init1 returns in this process from now on where the user's instances are used up.
+// From now on inotify_init1 fails in this process, as where the user's instances are used up.
 bool deny_inotify() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
