@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a forked child knows of its parent's objects.
+// A forked child's knowledge of its parent's objects.
 #include "base/fork_guard.h"
 
 #include <sys/wait.h>
@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-// What the child returns.
+// The exit code of the child.
 template <class Fn>
 int in_child(Fn fn) {
   const pid_t pid = fork();

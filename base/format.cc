@@ -15,7 +15,7 @@ std::string format_duration(absl::Duration duration) {
   if (seconds >= 999.5 * 60) return absl::StrFormat("%.0f min", seconds / 60);
   if (seconds >= 120) return absl::StrFormat("%.3g min", seconds / 60);
   if (seconds >= 0.9995) return absl::StrFormat("%.3g s", seconds);
-  // What is over before it began, and less than a microsecond.
+  // Negative durations, and durations below a microsecond.
   if (seconds < 1e-6) return "0 ms";
   return absl::StrFormat("%.3g ms", seconds * 1e3);
 }

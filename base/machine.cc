@@ -71,7 +71,7 @@ std::vector<std::string> groups_of(const MachineFiles& files, absl::string_view 
   return folders;
 }
 
-// What the group of this folder leaves of its limit.
+// The rest of the limit of this folder's group.
 std::optional<uint64_t> left_in(const std::string& folder) {
   const bool is_version_2 = number_in(folder + "/memory.current").has_value();
   const auto file = [&](absl::string_view v2, absl::string_view v1) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What this process may use of the machine, where control groups (a container's, a scheduler's)
-// give it less than there is.
+// The cores and memory that this process may use, where control groups (a container's, a
+// scheduler's) give it less than the machine has.
 //
 //   usable_cores()             cores of sched_getaffinity, or less where a CPU quota says so
 //   available_memory_bytes()   MemAvailable, or less where a memory limit says so
@@ -27,8 +27,8 @@ struct MachineFiles {
 // At least 1. A quota of one and a half cores is one: a second thread would be held up.
 int usable_cores(const MachineFiles& files = {});
 
-// What can still be taken before the kernel begins to kill. Page cache counts as available: the
-// kernel drops it first.
+// The memory that can still be taken before the kernel begins to kill. Page cache counts as
+// available: the kernel drops it first.
 uint64_t available_memory_bytes(const MachineFiles& files = {});
 
 }  // namespace tessera

@@ -36,8 +36,8 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-// What the control groups of this process allow, as in "4096"; empty where there is no limit. Looks
-// in the root of the mount too, which is the process's own group inside a container.
+// The limit of this process's control groups, as in "4096"; empty where there is no limit. Looks in
+// the root of the mount too, which is the process's own group inside a container.
 std::string group_limit() {
   std::vector<std::string> folders = {"/sys/fs/cgroup", "/sys/fs/cgroup/pids"};
   std::ifstream groups("/proc/self/cgroup");

@@ -43,7 +43,7 @@ namespace tessera {
 
 class WaitReports {
  public:
-  // What a wait is for.
+  // The cause of a wait: its text, and the clients that it waits for.
   struct Missing {
     std::string text;
     std::vector<int> clients;
