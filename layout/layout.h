@@ -109,10 +109,10 @@ class Layout {
   // 1 where the tensor has no such dim.
   int64_t num_shards(int dim) const;
 
-  // What the position-th device of the mesh holds of a tensor of `shape`. A box without elements
-  // (all offsets and sizes 0) where the mesh has no such position or the shape another rank than
-  // the layout: it has the rank of the shape, but at least 1. O(rank), whatever the number of
-  // devices.
+  // The box that the position-th device of the mesh holds of a tensor of `shape`. A box without
+  // elements (all offsets and sizes 0) where the mesh has no such position or the shape another
+  // rank than the layout: it has the rank of the shape, but at least 1. O(rank), whatever the
+  // number of devices.
   Box box(absl::Span<const int64_t> shape, int64_t position) const;
   // Which shard of `dim` that device holds, in [0, num_shards(dim)); 0 where there is no such dim
   // or position.

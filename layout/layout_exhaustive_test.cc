@@ -216,7 +216,7 @@ uint32_t dealt(int n, int num_shards, int shard) {
   return elements;
 }
 
-// What every device gets, by dim and size of the dim.
+// The intervals of every device, by dim and size of the dim.
 class Oracle {
  public:
   Oracle(const OracleMesh& mesh, const Arrangement& arrangement) {

@@ -52,7 +52,7 @@ std::string box_text(const Box& box) {
   return absl::StrCat("[", absl::StrJoin(intervals, ", "), "]");
 }
 
-// What each device holds, by device id.
+// The box of each device, by device id.
 std::map<int, Box> boxes_by_device(const Layout& layout, const Shape& shape) {
   std::map<int, Box> boxes;
   for (int64_t position = 0; position < layout.mesh().size(); ++position) {

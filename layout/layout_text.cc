@@ -64,7 +64,7 @@ Status refuse(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("layout ", quoted(text), " ", why));
 }
 
-// What follows the name of a reduction.
+// Reads the text after the name of a reduction.
 Status read_partial(absl::string_view text, absl::string_view name, TextCursor& cursor,
                     LayoutText& layout) {
   layout.partial_op = reduce_op_of(name);

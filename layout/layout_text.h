@@ -36,7 +36,7 @@ struct LayoutText {
   std::vector<std::vector<AxisText>> dims;
   std::optional<ReduceOp> partial_op;  // Set exactly where there is a reduction.
   std::vector<AxisText> partial;
-  // What followed the layout after " on": the text of a mesh; empty where there was none.
+  // The text after " on": of a mesh; empty where there was none.
   std::string mesh;
 
   // "[batch, -] sum{model}", without the mesh.

@@ -54,8 +54,8 @@ struct MeshAxis {
 // large one would bury the rest.
 std::string axes_to_string(absl::Span<const MeshAxis> axes);
 
-// What a live mesh needs from the layers above it: the one inverted arrow of the architecture.
-// dtensor/ implements it. Thread-safe.
+// The functions that a live mesh needs from the layers above it: the one inverted arrow of the
+// architecture. dtensor/ implements it. Thread-safe.
 class MeshRuntime {
  public:
   virtual ~MeshRuntime() = default;
