@@ -9,7 +9,7 @@
 //
 //   to join a job, or start one              dtensor/client.h, dtensor/spawn.h
 //   to learn from a launcher or a cluster
-//   manager which client this process is     job/cluster.h
+//   manager which client this process is     job/cluster/cluster.h
 //   to arrange devices along named axes      mesh/mesh.h; a device is in device/device.h
 //   to say how a tensor is split             layout/layout.h
 //   to make, move and read tensors           dtensor/dtensor.h; as Eigen tensors: dtensor/eigen.h
@@ -79,7 +79,7 @@
 #include "input/loader.h"
 #include "input/progress.h"
 #include "input/source.h"
-#include "job/cluster.h"
+#include "job/cluster/cluster.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "ops/contract.h"

@@ -39,10 +39,10 @@
 #include "collectives/network/engine.h"
 #include "collectives/network/testing/outcomes.h"
 #include "collectives/ucx/ucx_engine.h"
-#include "job/connect_coordinator.h"
-#include "job/coordinator.h"
-#include "job/file_descriptor.h"
-#include "job/host.h"
+#include "job/coordinator/connect_coordinator.h"
+#include "job/coordinator/coordinator.h"
+#include "job/environment/file_descriptor.h"
+#include "job/environment/host.h"
 
 namespace tessera {
 namespace {

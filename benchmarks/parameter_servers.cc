@@ -39,7 +39,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "job/port.h"
+#include "job/environment/port.h"
 #include "tessera.h"
 
 namespace tessera::distribute {

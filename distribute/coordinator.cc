@@ -35,8 +35,8 @@
 #include "distribute/variable_table.h"
 #include "distribute/wire.h"
 #include "input/source.h"
-#include "job/coordinator_server.h"
-#include "job/environment.h"
+#include "job/coordinator/coordinator_server.h"
+#include "job/environment/environment.h"
 
 namespace tessera::distribute {
 

@@ -50,7 +50,7 @@
 #include "distribute/partitioner.h"
 #include "distribute/remote_dataset.h"
 #include "distribute/remote_variable.h"
-#include "job/cluster.h"
+#include "job/cluster/cluster.h"
 
 namespace tessera::distribute {
 

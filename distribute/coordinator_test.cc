@@ -32,7 +32,7 @@
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "input/dataset.h"
-#include "job/cluster.h"
+#include "job/cluster/cluster.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::distribute {

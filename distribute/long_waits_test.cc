@@ -27,7 +27,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
-#include "job/cluster.h"
+#include "job/cluster/cluster.h"
 #include "tests/support/bad_inputs.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"

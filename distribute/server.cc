@@ -27,11 +27,11 @@
 #include "distribute/wire.h"
 #include "distribute/worker_runner.h"
 #include "dtensor/client.h"
-#include "job/address.h"
-#include "job/coordinator_channel.h"
-#include "job/coordinator_server.h"
-#include "job/grpc_log.h"
-#include "job/listener.h"
+#include "job/coordinator/coordinator_channel.h"
+#include "job/coordinator/coordinator_server.h"
+#include "job/coordinator/grpc_log.h"
+#include "job/coordinator/listener.h"
+#include "job/environment/address.h"
 #include "mesh/mesh.h"
 
 namespace tessera::distribute {

@@ -12,7 +12,7 @@
 // is started again takes part again; a parameter server that ends takes its variables with it.
 //
 // Every call carries a token: $TESSERA_TOKEN, or without one, where all tasks are on one host, one
-// that the server leaves in a file that only this user can read (job/token_file.h).
+// that the server leaves in a file that only this user can read (job/environment/token_file.h).
 //
 // Invariants:
 //   1. join() returns: OK when the coordinator or stop() has ended the server in order; Unavailable
@@ -20,8 +20,8 @@
 //      than three intervals of heartbeats (CoordinatorOptions::heartbeat_interval), counted and not
 //      timed, so that a pause of this process alone ends nothing.
 //   2. The port is of this server alone. A connection without the token costs a bounded share of
-//      the process for a bounded time (job/listener.h), and the requests of its calls are not
-//      received.
+//      the process for a bounded time (job/coordinator/listener.h), and the requests of its calls
+//      are not received.
 //
 // Thread-safe. A worker holds a Client of its own, a job of one client; it does not read the
 // variables of launchers.
@@ -38,7 +38,7 @@
 #include "base/status.h"
 #include "base/wait_report.h"
 #include "distribute/function_registry.h"
-#include "job/cluster.h"
+#include "job/cluster/cluster.h"
 
 namespace tessera::distribute {
 

@@ -22,7 +22,7 @@
 #include "distribute/testing/test_cluster.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/coordinator_channel.h"
+#include "job/coordinator/coordinator_channel.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::distribute {

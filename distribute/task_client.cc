@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "distribute/outcome.h"
-#include "job/coordinator_channel.h"
+#include "job/coordinator/coordinator_channel.h"
 
 namespace tessera::distribute::internal {
 

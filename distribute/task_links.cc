@@ -10,7 +10,7 @@
 #include "distribute/heartbeats.h"
 #include "distribute/outcome.h"
 #include "distribute/task_token.h"
-#include "job/host.h"
+#include "job/environment/host.h"
 
 namespace tessera::distribute::internal {
 namespace {

@@ -38,7 +38,7 @@
 #include "base/thread.h"
 #include "distribute/parameter_server.pb.h"
 #include "distribute/task_client.h"
-#include "job/cluster.h"
+#include "job/cluster/cluster.h"
 
 namespace tessera::distribute::internal {
 

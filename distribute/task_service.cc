@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/format.h"
 #include "distribute/parameter_server.grpc.pb.h"
-#include "job/coordinator_channel.h"
+#include "job/coordinator/coordinator_channel.h"
 
 namespace tessera::distribute::internal {
 

@@ -17,7 +17,7 @@
 #include "distribute/parameter_server.pb.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/coordinator_channel.h"
+#include "job/coordinator/coordinator_channel.h"
 
 namespace tessera::distribute::internal {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The token that calls of a cluster carry: $TESSERA_TOKEN, or one that each server of a cluster on
-// one host leaves in a file (job/token_file.h).
+// one host leaves in a file (job/environment/token_file.h).
 #ifndef TESSERA_DISTRIBUTE_TASK_TOKEN_H_
 #define TESSERA_DISTRIBUTE_TASK_TOKEN_H_
 
@@ -10,8 +10,8 @@
 
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "job/cluster.h"
-#include "job/token_file.h"
+#include "job/cluster/cluster.h"
+#include "job/environment/token_file.h"
 
 namespace tessera::distribute::internal {
 

@@ -5,7 +5,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/text.h"
-#include "job/address.h"
+#include "job/environment/address.h"
 
 namespace tessera {
 namespace {

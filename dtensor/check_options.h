@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "dtensor/client_options.h"
-#include "job/environment.h"
+#include "job/environment/environment.h"
 
 namespace tessera {
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cluster::client_options, which job/cluster.h declares: the options of a client are of this layer.
+// cluster::client_options, which job/cluster/cluster.h declares: the options of a client are of
+// this layer.
 #include <utility>
 
 #include "dtensor/client_options.h"
-#include "job/cluster.h"
-#include "job/cluster_tasks.h"
+#include "job/cluster/cluster.h"
+#include "job/cluster/cluster_tasks.h"
 
 namespace tessera::cluster {
 

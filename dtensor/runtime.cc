@@ -24,11 +24,11 @@
 #include "dtensor/no_sync.h"
 #include "dtensor/run_before_exit.h"
 #include "dtensor/taken_streams.h"
-#include "job/connect_coordinator.h"
-#include "job/environment.h"
-#include "job/host.h"
-#include "job/job_token.h"
-#include "job/status_channel.h"
+#include "job/coordinator/connect_coordinator.h"
+#include "job/environment/environment.h"
+#include "job/environment/host.h"
+#include "job/environment/job_token.h"
+#include "job/launcher/status_channel.h"
 #include "relayout/plan.h"
 
 namespace tessera {

@@ -44,7 +44,7 @@
 #include "dtensor/program.h"
 #include "dtensor/replicas.h"
 #include "dtensor/step_program.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "relayout/fetch.h"

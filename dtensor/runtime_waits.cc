@@ -18,7 +18,7 @@
 #include "base/wait_reports.h"
 #include "dtensor/client_waits.h"
 #include "dtensor/runtime.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera {
 namespace {

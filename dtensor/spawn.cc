@@ -27,11 +27,11 @@
 #include "base/exception_status.h"
 #include "base/system_call.h"
 #include "dtensor/client_hooks.h"
-#include "job/coordinator_process.h"
-#include "job/coordinator_server.h"
-#include "job/exit_status.h"
-#include "job/host.h"
-#include "job/port.h"
+#include "job/coordinator/coordinator_process.h"
+#include "job/coordinator/coordinator_server.h"
+#include "job/environment/host.h"
+#include "job/environment/port.h"
+#include "job/launcher/exit_status.h"
 
 namespace tessera {
 namespace {

@@ -20,7 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "job/file_descriptor.h"
+#include "job/environment/file_descriptor.h"
 
 namespace tessera::input {
 

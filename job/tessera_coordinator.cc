@@ -17,11 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "job/address.h"
-#include "job/command_line.h"
-#include "job/coordinator_server.h"
-#include "job/host.h"
-#include "job/token_file.h"
+#include "job/coordinator/coordinator_server.h"
+#include "job/environment/address.h"
+#include "job/environment/host.h"
+#include "job/environment/token_file.h"
+#include "job/launcher/command_line.h"
 
 ABSL_FLAG(int, port, 0, "Port to serve at, 1 to 65535. Required.");
 ABSL_FLAG(int, clients, 0, "How many clients the job has. Required.");

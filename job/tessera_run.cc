@@ -18,10 +18,10 @@
 #include "absl/types/optional.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "job/check.h"
-#include "job/command_line.h"
-#include "job/launcher.h"
-#include "job/remote_hosts.h"
+#include "job/launcher/check.h"
+#include "job/launcher/command_line.h"
+#include "job/launcher/launcher.h"
+#include "job/launcher/remote_hosts.h"
 
 ABSL_FLAG(int, clients, 0, "How many clients to start on this host. Required.");
 ABSL_FLAG(absl::optional<int>, devices_per_client, absl::nullopt,

@@ -15,8 +15,8 @@
 #include "dtensor/runtime.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/cluster.h"
-#include "job/port.h"
+#include "job/cluster/cluster.h"
+#include "job/environment/port.h"
 #include "tests/support/forked.h"
 #include "tests/support/matchers.h"
 

@@ -35,7 +35,7 @@
 #include "dtensor/tensor_rep.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/port.h"
+#include "job/environment/port.h"
 #include "tests/support/clients.h"
 #include "tests/support/forked.h"
 #include "tests/support/job_forms.h"

@@ -23,7 +23,7 @@
 #include "dtensor/spawn.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/port.h"
+#include "job/environment/port.h"
 #include "tests/support/clients.h"
 #include "tests/support/forked.h"
 #include "tests/support/gate.h"

@@ -21,7 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/port.h"
+#include "job/environment/port.h"
 #include "job/testing/launcher_run.h"
 #include "tests/support/matchers.h"
 

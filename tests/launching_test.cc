@@ -26,7 +26,7 @@
 #include "dtensor/spawn.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/status_channel.h"
+#include "job/launcher/status_channel.h"
 #include "tests/support/clients.h"
 #include "tests/support/forked.h"
 #include "tests/support/job_forms.h"

@@ -36,7 +36,7 @@
 #include "collectives/network/carrier.h"
 #include "collectives/network/packet_connections.h"
 #include "collectives/network/threaded_engine.h"
-#include "job/file_descriptor.h"
+#include "job/environment/file_descriptor.h"
 
 namespace tessera::gloo {
 namespace {

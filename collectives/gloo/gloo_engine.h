@@ -16,7 +16,7 @@
 
 #include "base/status.h"
 #include "collectives/network/engine.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::gloo {
 

@@ -16,7 +16,7 @@
 
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::host {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "job/status_channel.h"
+#include "job/launcher/status_channel.h"
 
 namespace tessera::host {
 namespace {

@@ -24,8 +24,8 @@
 #include "base/format.h"
 #include "base/machine.h"
 #include "collectives/host/activity.h"
-#include "job/file_descriptor.h"
-#include "job/host.h"
+#include "job/environment/file_descriptor.h"
+#include "job/environment/host.h"
 
 namespace tessera::host {
 

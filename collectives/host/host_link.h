@@ -51,8 +51,8 @@
 #include "collectives/host/link_message.h"
 #include "device/cpu/arena.h"
 #include "device/stream.h"
-#include "job/coordinator.h"
-#include "job/file_descriptor.h"
+#include "job/coordinator/coordinator.h"
+#include "job/environment/file_descriptor.h"
 
 namespace tessera::host {
 

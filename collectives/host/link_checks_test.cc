@@ -34,7 +34,7 @@
 #include "device/cpu/arena.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/file_descriptor.h"
+#include "job/environment/file_descriptor.h"
 #include "tests/support/deadline.h"
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/forked.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "job/host.h"
+#include "job/environment/host.h"
 
 namespace tessera::mpi {
 namespace {

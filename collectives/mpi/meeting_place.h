@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "job/port.h"
+#include "job/environment/port.h"
 
 namespace tessera::mpi {
 

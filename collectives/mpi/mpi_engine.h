@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "collectives/mpi/calls.h"
 #include "collectives/network/engine.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::mpi {
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
-#include "job/interface.h"
+#include "job/environment/interface.h"
 
 namespace tessera::nccl {
 

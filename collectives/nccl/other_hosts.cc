@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "job/build.h"
-#include "job/host.h"
+#include "job/environment/build.h"
+#include "job/environment/host.h"
 
 namespace tessera::nccl {
 OtherHosts::OtherHosts(std::shared_ptr<network::Network> network,

@@ -27,7 +27,7 @@
 #include "collectives/ucx/ucx_engine.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/forked.h"
 #include "tests/support/matchers.h"

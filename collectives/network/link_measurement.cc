@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/text.h"
-#include "job/host.h"
+#include "job/environment/host.h"
 
 namespace tessera::network {
 namespace {

@@ -35,7 +35,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/network/engine.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::network {
 

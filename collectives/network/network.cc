@@ -9,7 +9,7 @@
 #include "collectives/host/doing.h"
 #include "collectives/host/member_texts.h"
 #include "collectives/network/letter_body.h"
-#include "job/host.h"
+#include "job/environment/host.h"
 
 namespace tessera::network {
 namespace {

@@ -33,7 +33,7 @@
 #include "collectives/network/letters.h"
 #include "collectives/network/links.h"
 #include "collectives/network/reach.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::network {
 

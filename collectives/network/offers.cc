@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/text.h"
-#include "job/build.h"
+#include "job/environment/build.h"
 
 namespace tessera::network {
 namespace {

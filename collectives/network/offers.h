@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "collectives/network/connections.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::network {
 

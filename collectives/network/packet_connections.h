@@ -39,7 +39,7 @@
 #include "collectives/network/carrier.h"
 #include "collectives/network/connections.h"
 #include "collectives/network/engine.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::network {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/format.h"
-#include "job/client_ranges.h"
+#include "job/coordinator/client_ranges.h"
 
 namespace tessera::network {
 

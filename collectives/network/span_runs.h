@@ -87,7 +87,7 @@
 #include "collectives/network/verdicts.h"
 #include "collectives/network/wants.h"
 #include "device/cpu/arena.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::network {
 

@@ -29,7 +29,7 @@
 #include "base/fork_guard.h"
 #include "base/thread.h"
 #include "collectives/network/offers.h"
-#include "job/file_descriptor.h"
+#include "job/environment/file_descriptor.h"
 
 namespace tessera::network {
 namespace {

@@ -22,7 +22,7 @@
 #include "base/wait_policy.h"
 #include "collectives/network/connections.h"
 #include "collectives/network/engine.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::network {
 

@@ -4,7 +4,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "job/build.h"
+#include "job/environment/build.h"
 
 namespace tessera::network {
 

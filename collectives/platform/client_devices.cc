@@ -21,9 +21,9 @@
 #include "device/completion.h"
 #include "device/cpu/arena.h"
 #include "device/stream.h"
-#include "job/coordinator.h"
-#include "job/host.h"
-#include "job/interface.h"
+#include "job/coordinator/coordinator.h"
+#include "job/environment/host.h"
+#include "job/environment/interface.h"
 
 namespace tessera {
 namespace {

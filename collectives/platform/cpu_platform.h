@@ -12,8 +12,8 @@
 #include "collectives/host/device_mover.h"
 #include "collectives/platform/platform.h"
 #include "device/local_device.h"
-#include "job/coordinator.h"
-#include "job/environment.h"
+#include "job/coordinator/coordinator.h"
+#include "job/environment/environment.h"
 
 namespace tessera {
 

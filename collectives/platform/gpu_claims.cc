@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "job/host.h"
+#include "job/environment/host.h"
 
 namespace tessera {
 namespace {

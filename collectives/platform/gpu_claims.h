@@ -17,7 +17,7 @@
 
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera {
 

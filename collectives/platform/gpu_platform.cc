@@ -17,7 +17,7 @@
 #include "collectives/nccl/slab_source.h"
 #include "collectives/platform/gpu_claims.h"
 #include "device/cuda/open_api.h"
-#include "job/host.h"
+#include "job/environment/host.h"
 
 namespace tessera {
 namespace {

@@ -26,8 +26,8 @@
 #include "device/cuda/api.h"
 #include "device/cuda/cuda_device.h"
 #include "device/local_device.h"
-#include "job/coordinator.h"
-#include "job/environment.h"
+#include "job/coordinator/coordinator.h"
+#include "job/environment/environment.h"
 
 namespace tessera {
 

@@ -31,8 +31,8 @@
 #include "device/cpu/arena.h"
 #include "device/device.h"
 #include "device/local_device.h"
-#include "job/coordinator.h"
-#include "job/environment.h"
+#include "job/coordinator/coordinator.h"
+#include "job/environment/environment.h"
 
 namespace tessera {
 

@@ -36,7 +36,7 @@
 #include "collectives/network/connections.h"
 #include "collectives/network/engine.h"
 #include "collectives/ucx/worker.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::ucx {
 

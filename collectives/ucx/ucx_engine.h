@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "base/wait_policy.h"
 #include "collectives/network/engine.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::ucx {
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "job/interface.h"
+#include "job/environment/interface.h"
 
 namespace tessera::ucx {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "distribute/parameter_server.pb.h"
 #include "gtest/gtest.h"
-#include "job/coordinator_channel.h"
+#include "job/coordinator/coordinator_channel.h"
 
 namespace tessera::distribute::testing {
 

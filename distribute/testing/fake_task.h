@@ -20,7 +20,7 @@
 #include <string>
 
 #include "distribute/task_service.h"
-#include "job/cluster.h"
+#include "job/cluster/cluster.h"
 
 namespace tessera::distribute::testing {
 

@@ -36,7 +36,7 @@
 #include "dtensor/dtensor.h"
 #include "input/dataset.h"
 #include "input/loader.h"
-#include "job/cluster.h"
+#include "job/cluster/cluster.h"
 #include "layout/layout.h"
 
 namespace tessera::distribute {

@@ -28,8 +28,8 @@
 #include "distribute/partitioner.h"
 #include "distribute/remote_variable.h"
 #include "gtest/gtest.h"
-#include "job/cluster.h"
-#include "job/port.h"
+#include "job/cluster/cluster.h"
+#include "job/environment/port.h"
 
 namespace tessera::distribute::testing {
 

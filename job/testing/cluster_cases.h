@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/cluster.h"
+#include "job/cluster/cluster.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::testing {

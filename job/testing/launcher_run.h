@@ -31,7 +31,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "gtest/gtest.h"
-#include "job/file_descriptor.h"
+#include "job/environment/file_descriptor.h"
 
 namespace tessera {
 

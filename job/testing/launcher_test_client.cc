@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "absl/status/status.h"
-#include "job/status_channel.h"
+#include "job/launcher/status_channel.h"
 
 int main() {
   tessera::report_fatal_status(absl::OkStatus());

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "job/environment_lookup.h"
+#include "job/environment/environment_lookup.h"
 
 namespace tessera::testing {
 

@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/host.h"
+#include "job/environment/host.h"
 #include "tests/hosts/hosts.h"
 #include "tests/support/forked.h"
 #include "tests/support/matchers.h"

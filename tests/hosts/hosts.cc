@@ -24,8 +24,8 @@
 #include "absl/strings/strip.h"
 #include "base/clock.h"
 #include "dtensor/client_hooks.h"
-#include "job/coordinator_server.h"
-#include "job/host.h"
+#include "job/coordinator/coordinator_server.h"
+#include "job/environment/host.h"
 #include "tests/support/forked.h"
 #include "tests/support/gate.h"
 

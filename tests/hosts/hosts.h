@@ -34,7 +34,7 @@
 #include "base/status.h"
 #include "dtensor/client.h"
 #include "gtest/gtest.h"
-#include "job/file_descriptor.h"
+#include "job/environment/file_descriptor.h"
 #include "tests/support/clients.h"
 
 namespace tessera::testing {

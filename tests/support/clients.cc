@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/spawn.h"
-#include "job/host.h"
-#include "job/port.h"
+#include "job/environment/host.h"
+#include "job/environment/port.h"
 #include "tests/support/forked.h"
 
 namespace tessera::testing {

@@ -6,8 +6,8 @@
 //   job.coordinator(0), job.coordinator(1)     what each client would have connected to
 //   job.declare_lost(1, reason)                as missed heartbeats would
 //
-// It keeps the contracts of job/coordinator.h that the layers above lean on; it has no network, no
-// heartbeats and no clock of its own. Thread-safe.
+// It keeps the contracts of job/coordinator/coordinator.h that the layers above lean on; it has no
+// network, no heartbeats and no clock of its own. Thread-safe.
 #ifndef TESSERA_TESTS_SUPPORT_FAKE_COORDINATOR_H_
 #define TESSERA_TESTS_SUPPORT_FAKE_COORDINATOR_H_
 
@@ -24,7 +24,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "job/coordinator.h"
+#include "job/coordinator/coordinator.h"
 
 namespace tessera::testing {
 

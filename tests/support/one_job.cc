@@ -25,8 +25,8 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "gtest/gtest.h"
-#include "job/host.h"
-#include "job/port.h"
+#include "job/environment/host.h"
+#include "job/environment/port.h"
 #include "tests/support/gpu.h"
 
 namespace tessera::testing {

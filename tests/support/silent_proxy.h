@@ -26,8 +26,8 @@
 
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "job/file_descriptor.h"
-#include "job/listener.h"
+#include "job/coordinator/listener.h"
+#include "job/environment/file_descriptor.h"
 
 namespace tessera::testing {
 

@@ -31,8 +31,8 @@
 #include "base/status.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/host.h"
-#include "job/port.h"
+#include "job/environment/host.h"
+#include "job/environment/port.h"
 #include "job/testing/launcher_run.h"
 #include "tests/support/matchers.h"
 

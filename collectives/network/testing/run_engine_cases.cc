@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "collectives/network/testing/engine_losses.h"
-#include "job/connect_coordinator.h"
-#include "job/host.h"
-#include "job/port.h"
+#include "job/coordinator/connect_coordinator.h"
+#include "job/environment/host.h"
+#include "job/environment/port.h"
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/forked.h"
 

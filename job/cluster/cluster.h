@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clusters: which tasks a job has, where they are, and which of them this process is, as launchers
+// and cluster managers say it.
+//
+//   StatusOr<cluster::Cluster> cluster = cluster::slurm(lookup);
+//   StatusOr<ClientOptions> options = cluster::client_options(*cluster);
+//   StatusOr<Client> client = Client::connect(*options);
+//
+// A task is one process: a job ("chief", "worker", "ps" or "evaluator") and an index in it. Chief,
+// workers and ps, in this order and by index, are clients 0, 1, ... of one Tessera job, and the
+// coordinator is at the address of client 0. An evaluator is a job of one client.
+//
+// The resolvers are functions of their arguments: they read no variable but by the lookup, no file
+// and no network. Any thread may call them. GPUs are not looked at, and no variable is set. Which
+// of the environments Client::connect() reads by itself is in job/environment/environment.h; cases
+// with known results are in tests/facts/cluster.md.
+//
+// TESSERA_COORDINATOR, host:port of client 0, wins over the address that slurm(), torchrun() and
+// open_mpi() find, and is the only address that hydra() and pmix() have. InvalidArgument names the
+// variable, its value and what it should be; FailedPrecondition: this process was not started by
+// that launcher. TF: tf.distribute.cluster_resolver.
+#ifndef TESSERA_JOB_CLUSTER_CLUSTER_H_
+#define TESSERA_JOB_CLUSTER_CLUSTER_H_
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "job/environment/environment_lookup.h"
+
+namespace tessera {
+
+struct ClientOptions;  // dtensor/client_options.h
+
+namespace cluster {
+
+// TF: tf.train.ClusterSpec.
+struct ClusterSpec {
+  // job -> task -> "host:port". Tasks of a job may be missing; a Tessera job needs all of them.
+  std::map<std::string, std::map<int, std::string>> jobs = {};
+
+  // Tasks 0, 1, ... of each job. InvalidArgument for a job that is unknown or has no tasks, a
+  // second chief or evaluator, a text that is no HOST:PORT, and an address of two tasks. Port 0 is
+  // a port that is not known yet.
+  static StatusOr<ClusterSpec> create(std::map<std::string, std::vector<std::string>> jobs);
+
+  int num_tasks(absl::string_view job) const;  // 0 for a job that is not there
+  // NotFound for a job, OutOfRange for a task that is not there.
+  StatusOr<std::string> task_address(absl::string_view job, int task) const;
+  // "{ps: [p:1], worker: [a:1, b:1]}"; "{worker: {0: a:1, 3: d:3}}" where tasks are missing.
+  std::string to_string() const;
+};
+
+// A cluster as one of its tasks sees it.
+struct Cluster {
+  // Empty, as task_type and task_id are, where the launcher gives no addresses of all tasks.
+  ClusterSpec spec = {};
+  std::string task_type = {};
+  std::optional<int> task_id = {};
+  int client_id = 0;
+  int num_clients = 1;
+  std::string coordinator = {};  // "host:port"; may be empty for a job of one client
+  // This process among those of its host, and their number, where the launcher says so.
+  std::optional<int> local_rank = {}, local_size = {};
+  std::string source = {};  // "TF_CONFIG", "Slurm", ..., for messages
+};
+
+// `spec` as the program has it. InvalidArgument for a task that is not in it.
+StatusOr<Cluster> simple(ClusterSpec spec, std::string task_type, int task_id);
+
+// All tasks of `clusters`, as the task of the first. The tasks of a job that misses none in any of
+// them follow each other; else tasks keep their numbers, and a task with two addresses is
+// InvalidArgument. One cluster is itself. TF: UnionResolver.
+StatusOr<Cluster> union_of(absl::Span<const Cluster> clusters);
+
+// $TF_CONFIG; where it is unset or has no cluster, a job of one client. An evaluator need not be in
+// the cluster. TF: TFConfigClusterResolver.
+StatusOr<Cluster> tf_config(const EnvironmentLookup& lookup);
+
+struct SlurmOptions {
+  // Tasks of each job, all of the step; ranks are dealt in the order chief, worker, ps, evaluator.
+  // Empty: all are workers.
+  std::map<std::string, int> jobs = {};
+  // Task k of a node has port_base + k. Unset: 61440 + (job + 257 * step + k) mod 4096.
+  std::optional<int> port_base = {};
+};
+
+// The step of srun that this process is a task of; the coordinator is on its first node. A process
+// outside of a step, such as a batch script, is refused. The distributions block, cyclic and plane
+// are known; arbitrary needs TESSERA_COORDINATOR, and gives no spec.
+// TF: SlurmClusterResolver, which sorts nodes by name and sets CUDA_VISIBLE_DEVICES.
+StatusOr<Cluster> slurm(const EnvironmentLookup& lookup, const SlurmOptions& options = {});
+
+struct KubernetesPod {
+  std::string name, phase, pod_ip;
+};
+// The pods that a label selector selects, in any order: the program asks the API server.
+using PodLister =
+    std::function<StatusOr<std::vector<KubernetesPod>>(absl::string_view label_selector)>;
+
+// The tasks of a job are the pods of its selectors, in the order of the selectors, then by name
+// (w-9 before w-10), each at `port` of its pod. NotFound for a selector without pods; Unavailable,
+// for a later try, for a pod that is not Running or has no address; an error of the lister is
+// returned with the selector. TF: KubernetesClusterResolver, which uses addresses of hosts.
+StatusOr<Cluster> kubernetes(std::map<std::string, std::vector<std::string>> job_to_selectors,
+                             const PodLister& list, int port, std::string task_type, int task_id);
+
+// The rest give no addresses of all tasks: `spec` is empty.
+//
+// MASTER_ADDR and MASTER_PORT; the next port where the agent of torchrun listens at that one.
+StatusOr<Cluster> torchrun(const EnvironmentLookup& lookup);
+// On one host 127.0.0.1 and a port made from PMIX_NAMESPACE; on several TESSERA_COORDINATOR.
+StatusOr<Cluster> open_mpi(const EnvironmentLookup& lookup);
+// mpiexec of MPICH and of Intel MPI; needs TESSERA_COORDINATOR.
+StatusOr<Cluster> hydra(const EnvironmentLookup& lookup);
+// Any launcher with PMIx; needs TESSERA_NUM_CLIENTS and TESSERA_COORDINATOR.
+StatusOr<Cluster> pmix(const EnvironmentLookup& lookup);
+
+// Names of nodes as Slurm writes and orders them: "n[01-03,7],login" -> n01, n02, n03, n7, login.
+// With several ranges in one name the last runs fastest, and of the others the first. At most
+// 65,536 nodes. Blanks are refused. `scontrol show hostnames` does the same.
+StatusOr<std::vector<std::string>> expand_node_list(absl::string_view text);
+// "3(x2),1" -> 3, 3, 1.
+StatusOr<std::vector<int>> expand_tasks_per_node(absl::string_view text);
+
+// Coordinator, id and number for Client::connect(); all other options are the defaults. A job of
+// one client has no coordinator. FailedPrecondition for a ps, which is a Server and no client;
+// InvalidArgument where tasks are missing, or client 0 has no address. The target //dtensor has it.
+StatusOr<ClientOptions> client_options(const Cluster& cluster);
+
+}  // namespace cluster
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_CLUSTER_CLUSTER_H_

@@ -1,0 +1,677 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job/coordinator/coordinator_state.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/format.h"
+#include "base/text.h"
+#include "job/environment/host.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kMostDevices = 65'536;
+constexpr size_t kMostNameBytes = 64 << 10;
+// How long after the start of a job, at most, a second client of an id puts its member in doubt.
+constexpr absl::Duration kLongestStart = absl::Minutes(10);
+
+// The key under which calls that wait for a proposal are found.
+std::string key_of_proposal(absl::string_view series, uint32_t number) {
+  return absl::StrCat(series, " ", number);
+}
+
+}  // namespace
+
+CoordinatorState::CoordinatorState(Options options)
+    : options_(std::move(options)), job_(options_.job), interval_(options_.heartbeat_interval) {
+  forget_job();
+}
+
+std::vector<std::function<void()>> CoordinatorState::take_callbacks() {
+  std::vector<Loss> losses = std::exchange(new_losses_, {});
+  if (!losses.empty() && loss_listener_) {
+    // First: a client whose call fails may end the service, and all are told the cause before.
+    callbacks_.insert(callbacks_.begin(),
+                      [this, losses = std::move(losses)] { loss_listener_(losses); });
+  }
+  return std::exchange(callbacks_, {});
+}
+
+void CoordinatorState::answer(const Done& done, const Status& status) {
+  callbacks_.push_back([done, status] { done(status); });
+}
+
+void CoordinatorState::answer_get(const Found& found, const StatusOr<std::string>& value) {
+  callbacks_.push_back([found, value] { found(value); });
+}
+
+std::string CoordinatorState::describe(int client_id) const {
+  if (!members_.empty()) return members_[client_id].to_string();
+  const auto it = registering_.find(client_id);
+  return it == registering_.end() ? absl::StrCat("client ", client_id)
+                                  : it->second.member.to_string();
+}
+
+// Registration. A client is unknown, then in registering_, then in members_ with all the others:
+// complete_if_all_came() moves them together. A second registration of one id waits in twins_ until
+// the first one disconnects (it was a restart, and takes the place) or sends a heartbeat (two
+// clients have the id, and registration fails for all). The first error is kept and given to every
+// later registration.
+void CoordinatorState::register_client(Connection connection, const Registration& registration,
+                                       absl::Time now, absl::Time deadline, Done done) {
+  now_ = std::max(now_, now);
+  const MemberInfo& member = registration.member;
+  if (is_over()) forget_job();
+  if (begins_new_start(registration)) forget_failed_start();
+  const Status other_job = different_job(registration);
+  if (!other_job.ok()) return answer(done, other_job);
+  if (job_.empty() && members_.empty()) job_ = registration.job;
+  const Status valid =
+      registration_error_.ok() ? check_registration(registration) : registration_error_;
+  if (!valid.ok()) {
+    if (members_.empty()) fail_registration(valid);
+    note_told(connection, member.client_id);
+    return answer(done, valid);
+  }
+  if (!members_.empty()) return add_claim(connection, registration, deadline, std::move(done));
+  interval_ = std::min(interval_, registration.heartbeat_interval);
+  longest_connect_ = std::max(longest_connect_, registration.connect_timeout);
+  const auto same_id = registering_.find(member.client_id);
+  if (same_id == registering_.end()) {
+    add_registration(connection, registration, deadline, std::move(done));
+  } else if (twins_.count(member.client_id) > 0) {
+    const Status error = two_clients(same_id->second.member, member);
+    fail_registration(error);
+    note_told(connection, member.client_id);
+    answer(done, error);
+  } else {
+    // The restart of a client whose end is not known yet, or a mistake: a heartbeat of the first
+    // one will say which.
+    const absl::Duration timeout = registration.connect_timeout;
+    Registering twin = {connection, member, std::move(done), {}};
+    twin.expiry = deadlines_.add(deadline, [this, timeout] { missing_clients(timeout); });
+    add_twin(std::move(twin));
+  }
+}
+
+Status CoordinatorState::different_job(const Registration& registration) const {
+  if (job_.empty() || registration.job.empty() || registration.job == job_) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(registration.member.to_string(), " belongs to job ", quoted(registration.job),
+                   ", and the coordinator at ", options_.address, " serves job ", quoted(job_),
+                   "; give each job an address of its own"));
+}
+
+Status CoordinatorState::check_registration(const Registration& registration) const {
+  const MemberInfo& member = registration.member;
+  const int num_clients = options_.num_clients;
+  if (member.build != options_.build) {
+    const auto text = [](const std::string& build) {
+      return build.empty() ? std::string("a Tessera that does not say its version") : build;
+    };
+    return absl::InvalidArgumentError(
+        absl::StrCat(member.to_string(), " has ", text(member.build), ", and the coordinator at ",
+                     options_.address, " has ", text(options_.build),
+                     "; build all programs of a job, and tessera_run, from one Tessera"));
+  }
+  if (registration.num_clients != num_clients) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(member.to_string(), " was started for a job of ", registration.num_clients,
+                     " clients, and the coordinator at ", options_.address, " for one of ",
+                     num_clients, "; give all clients the same number"));
+  }
+  if (member.client_id < 0 || member.client_id >= num_clients) {
+    return absl::InvalidArgumentError(absl::StrCat("client id ", member.client_id,
+                                                   " is out of range; a job of ", num_clients,
+                                                   " clients has ids 0 to ", num_clients - 1));
+  }
+  if (registration.heartbeat_interval < absl::Milliseconds(1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        member.to_string(), " asks for a heartbeat_interval of ",
+        format_duration(registration.heartbeat_interval), "; it must be 1 ms or longer"));
+  }
+  if (member.num_local_devices < 1 || member.num_local_devices > kMostDevices) {
+    return absl::InvalidArgumentError(absl::StrCat(member.to_string(), " says that it has ",
+                                                   member.num_local_devices,
+                                                   " devices; a client has 1 to ", kMostDevices));
+  }
+  return absl::OkStatus();
+}
+
+// After a start that failed: whether this registration is of another one. Clients of the failed
+// start that come late get its verdict.
+bool CoordinatorState::begins_new_start(const Registration& registration) const {
+  if (registration_error_.ok() || !stopped_.ok()) return false;
+  const auto told = told_ids_.find(registration.member.client_id);
+  const bool is_again = told != told_ids_.end() && told->second == 0;
+  const bool is_renamed =
+      options_.job.empty() && !registration.job.empty() && registration.job != job_;
+  const bool is_after_all = absl::IsDeadlineExceeded(registration_error_) && told_.empty();
+  return is_again || is_renamed || is_after_all;
+}
+
+void CoordinatorState::forget_failed_start() {
+  registration_error_ = absl::OkStatus();
+  told_.clear();
+  told_ids_.clear();
+  job_ = options_.job;
+  interval_ = options_.heartbeat_interval;
+  longest_connect_ = absl::ZeroDuration();
+}
+
+void CoordinatorState::note_told(Connection connection, int client_id) {
+  if (told_.emplace(connection, client_id).second) ++told_ids_[client_id];
+}
+
+// A client of an id that a member has. Two jobs with one address and one token, and no name, look
+// like one job: each id of it has two clients, and the first of them became the member. That is
+// known only when the other one comes; soon after the start neither can be told from the right one.
+void CoordinatorState::add_claim(Connection connection, const Registration& registration,
+                                 absl::Time deadline, Done done) {
+  const int id = registration.member.client_id;
+  const Status error = two_clients(members_[id], registration.member);
+  const bool is_late = now_ > start_ends_;
+  if (is_late || clients_[id].is_gone || twins_.count(id) > 0) return answer(done, error);
+  // The restart of a member whose end is not known yet, or a second client: as above.
+  Registering claim = {connection, registration.member, std::move(done), {}};
+  claim.expiry = deadlines_.add(deadline, [this, id] { refuse_claim(id); });
+  add_twin(std::move(claim));
+}
+
+void CoordinatorState::add_twin(Registering twin) {
+  const int id = twin.member.client_id;
+  twin_of_[twin.connection] = id;
+  twins_.emplace(id, std::move(twin));
+}
+
+CoordinatorState::Registering CoordinatorState::take_twin(int client_id) {
+  Registering twin = std::move(twins_.extract(client_id).mapped());
+  twin_of_.erase(twin.connection);
+  return twin;
+}
+
+void CoordinatorState::refuse_claim(int client_id) {
+  if (twins_.count(client_id) == 0) return;
+  const Registering claim = take_twin(client_id);
+  deadlines_.remove(claim.expiry);
+  answer(claim.done, two_clients(members_[client_id], claim.member));
+}
+
+bool CoordinatorState::is_over() const {
+  return stopped_.ok() && left_.size() == static_cast<size_t>(options_.num_clients);
+}
+
+// No call waits any more: each ended when its client or the client that it waited for had gone.
+void CoordinatorState::forget_job() {
+  forget_failed_start();
+  members_.clear();
+  clients_.clear();
+  host_of_.clear();
+  clients_of_.clear();
+  client_of_.clear();
+  lost_.clear();
+  left_.clear();
+  num_gone_ = 0;
+  still_here_as_of_ = -1;
+  values_.clear();
+  value_bytes_ = 0;
+  proposals_.emplace();
+  start_ends_ = absl::InfinitePast();
+  next_tick_ = absl::InfiniteFuture();
+  check_ins_.emplace(
+      options_.num_clients, [this](int client) { return describe(client); }, deadlines_,
+      callbacks_);
+}
+
+Status CoordinatorState::two_clients(const MemberInfo& first, const MemberInfo& second) const {
+  return absl::InvalidArgumentError(absl::StrCat("two clients have the id ", first.client_id, ": ",
+                                                 first.to_string(), " and ", second.to_string(),
+                                                 "; give each client an id, and each job an "
+                                                 "address or a TESSERA_JOB, of its own"));
+}
+
+void CoordinatorState::add_registration(Connection connection, const Registration& registration,
+                                        absl::Time deadline, Done done) {
+  const absl::Duration timeout = registration.connect_timeout;
+  Registering registering = {connection, registration.member, std::move(done), {}};
+  registering.expiry = deadlines_.add(deadline, [this, timeout] { missing_clients(timeout); });
+  registering_.emplace(registration.member.client_id, std::move(registering));
+  client_of_[connection] = registration.member.client_id;
+  complete_if_all_came();
+}
+
+void CoordinatorState::complete_if_all_came() {
+  if (static_cast<int>(registering_.size()) < options_.num_clients || !twins_.empty()) return;
+  clients_.resize(options_.num_clients);
+  for (const auto& [id, registering] : registering_) {
+    members_.push_back(registering.member);
+    clients_[id].connection = registering.connection;
+    deadlines_.remove(registering.expiry);
+    answer(registering.done, absl::OkStatus());
+  }
+  registering_.clear();
+  host_of_ = number_hosts(members_);
+  for (int id = 0; id < options_.num_clients; ++id) {
+    if (host_of_[id] == static_cast<int>(clients_of_.size())) clients_of_.emplace_back();
+    clients_of_[host_of_[id]].push_back(id);
+  }
+  ++num_jobs_;
+  start_ends_ = now_ + std::min(longest_connect_, kLongestStart);
+  next_tick_ = now_ + interval_;
+}
+
+// Answers all that registered so far with the error.
+void CoordinatorState::fail_registration(const Status& error) {
+  registration_error_ = error;
+  twin_of_.clear();
+  for (auto* const waiting : {&registering_, &twins_}) {
+    for (const auto& [id, registering] : std::exchange(*waiting, {})) {
+      deadlines_.remove(registering.expiry);
+      client_of_.erase(registering.connection);
+      note_told(registering.connection, id);
+      answer(registering.done, error);
+    }
+  }
+}
+
+void CoordinatorState::missing_clients(absl::Duration timeout) {
+  std::vector<int> missing;
+  for (int i = 0; i < options_.num_clients; ++i) {
+    if (registering_.count(i) == 0) missing.push_back(i);
+  }
+  if (missing.empty()) {
+    const auto& [id, twin] = *twins_.begin();
+    return fail_registration(two_clients(registering_.at(id).member, twin.member));
+  }
+  fail_registration(absl::DeadlineExceededError(absl::StrCat(
+      "job of ", options_.num_clients, " clients at ", options_.address, ": ",
+      not_in_time(absl::StrCat(missing.size() == 1 ? "client " : "clients ",
+                               ClientRanges::of(missing).to_list(), " did not connect"),
+                  timeout, "within"),
+      "; see whether they were started, and with this address")));
+}
+
+// Takes back a registration that is not complete. False if the connection is that of a member.
+bool CoordinatorState::withdraw(Connection connection) {
+  const auto twin_id = twin_of_.find(connection);
+  if (twin_id != twin_of_.end()) {
+    const Registering twin = take_twin(twin_id->second);
+    deadlines_.remove(twin.expiry);
+    answer(twin.done, absl::CancelledError("the client is gone"));
+    return true;
+  }
+  const auto known = client_of_.find(connection);
+  if (known == client_of_.end()) return true;
+  const auto registering = registering_.find(known->second);
+  if (registering == registering_.end()) return false;
+  deadlines_.remove(registering->second.expiry);
+  answer(registering->second.done, absl::CancelledError("the client is gone"));
+  registering_.erase(registering);
+  client_of_.erase(known);
+  return true;
+}
+
+void CoordinatorState::disconnected(Connection connection) {
+  if (!stopped_.ok()) return;
+  const auto told = told_.find(connection);
+  if (told != told_.end()) {
+    --told_ids_[told->second];
+    told_.erase(told);
+  }
+  const auto known = client_of_.find(connection);
+  const int id = known == client_of_.end() ? -1 : known->second;
+  if (!withdraw(connection)) {
+    if (left_.count(id) == 0 && lost_.count(id) == 0) {
+      lose(ClientRanges::of({id}), loss_without_shutdown(describe(id)));
+    }
+    return;
+  }
+  if (twins_.count(id) > 0) {
+    // The restart takes the place of the client that is gone.
+    Registering restarted = take_twin(id);
+    client_of_[restarted.connection] = id;
+    registering_.emplace(id, std::move(restarted));
+  }
+  if (registration_error_.ok() && members_.empty()) complete_if_all_came();
+}
+
+void CoordinatorState::heartbeat(Connection connection) {
+  const auto known = client_of_.find(connection);
+  if (known == client_of_.end()) return;
+  const int id = known->second;
+  if (!members_.empty()) {
+    clients_[id].num_silent_ticks = 0;
+    const auto claim = twins_.find(id);
+    if (claim == twins_.end() || clients_[id].is_gone) return;
+    lose(id, absl::StrCat(" is lost: ", claim->second.member.to_string(),
+                          " came with the same id and token, and nothing tells which of them "
+                          "belongs to this job; give each job an address or a TESSERA_JOB of its "
+                          "own"));
+    return;
+  }
+  const auto twin = twins_.find(id);
+  if (twin == twins_.end()) return;
+  fail_registration(two_clients(registering_.at(id).member, twin->second.member));
+}
+
+StatusOr<int> CoordinatorState::client_of(Connection connection) const {
+  const auto known = client_of_.find(connection);
+  if (known == client_of_.end() || members_.empty()) {
+    return absl::FailedPreconditionError("this connection has not registered as a client");
+  }
+  const auto lost = lost_.find(known->second);
+  if (lost == lost_.end()) return known->second;
+  return absl::FailedPreconditionError(
+      absl::StrCat("this client was declared lost, and the others went on without it: ",
+                   lost->second.message()));
+}
+
+void CoordinatorState::lose(int client_id, const std::string& how) {
+  if (lost_.count(client_id) > 0) return;
+  lose(ClientRanges::of({client_id}),
+       absl::UnavailableError(absl::StrCat(describe(client_id), how)));
+}
+
+void CoordinatorState::lose(const ClientRanges& clients, const Status& reason) {
+  clients.for_each([&](int id) { lost_.emplace(id, reason); });
+  new_losses_.push_back({clients, reason});
+  clients.for_each([&](int id) { gone(id, reason, reason); });
+}
+
+// Ends what waits for a client that was lost (own == reason) or leaves: its own check-ins with
+// `own`; check-ins of others with it, and gets of keys that it would set, with `reason`.
+void CoordinatorState::gone(int client_id, const Status& reason, const Status& own) {
+  clients_[client_id].is_gone = true;
+  ++num_gone_;
+  refuse_claim(client_id);
+  check_ins_->client_gone(client_id, reason, own);
+  for (const uint64_t number : std::set<uint64_t>(clients_[client_id].awaited_by)) {
+    finish_waiter(number, reason);
+  }
+  finish_leaving();
+}
+
+Status CoordinatorState::put(absl::string_view key, absl::string_view value) {
+  if (!stopped_.ok()) return stopped_;
+  const auto known = values_.find(std::string(key));
+  if (known != values_.end()) {
+    if (known->second == value) return absl::OkStatus();
+    return absl::AlreadyExistsError(
+        absl::StrCat("key ", quoted(key), " has another value already; use a new key"));
+  }
+  const auto num_bytes = static_cast<int64_t>(key.size() + value.size());
+  if (num_bytes > kMostValueBytes - value_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "key ", quoted(key.substr(0, 100)), " needs ", num_bytes, " bytes; the coordinator holds ",
+        value_bytes_, " of at most ", kMostValueBytes, "; use fewer and smaller values"));
+  }
+  value_bytes_ += num_bytes;
+  values_.emplace(key, value);
+  wake_waiters(std::string(key), value);
+  return absl::OkStatus();
+}
+
+void CoordinatorState::wake_waiters(const std::string& key, absl::string_view value) {
+  const auto waiting = waiters_of_.find(key);
+  if (waiting == waiters_of_.end()) return;
+  for (const uint64_t number : std::set<uint64_t>(waiting->second)) {
+    finish_waiter(number, std::string(value));
+  }
+}
+
+StatusOr<std::string> CoordinatorState::propose(absl::string_view series, uint32_t number,
+                                                absl::string_view value) {
+  if (!stopped_.ok()) return stopped_;
+  if (series.size() + value.size() > kMostNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(series.substr(0, 100), " ", number, ": series and value have ",
+                     series.size() + value.size(), " bytes; use at most ", kMostNameBytes));
+  }
+  bool is_new;
+  std::string first = proposals_->propose(series, number, value, &is_new);
+  if (is_new) wake_waiters(key_of_proposal(series, number), first);
+  return first;
+}
+
+// Answers at once if the key is set or cannot be set any more; else the get waits for put(), for
+// the end of the setter, for its deadline or for stop(), and finish_waiter() answers it.
+void CoordinatorState::get(int client_id, absl::string_view key, int setter, absl::Time deadline,
+                           Found found) {
+  if (!stopped_.ok()) return answer_get(found, stopped_);
+  const auto known = values_.find(std::string(key));
+  if (known != values_.end()) return answer_get(found, known->second);
+  wait_for(client_id, std::string(key), setter, deadline, std::move(found));
+}
+
+void CoordinatorState::get_proposal(int client_id, absl::string_view series, uint32_t number,
+                                    int setter, absl::Time deadline, Found found) {
+  if (!stopped_.ok()) return answer_get(found, stopped_);
+  if (const std::string* const known = proposals_->find(series, number)) {
+    return answer_get(found, *known);
+  }
+  const std::string key = key_of_proposal(series, number);
+  if (proposals_->is_forgotten(series, number)) {
+    return answer_get(found, absl::NotFoundError(absl::StrCat(
+                                 quoted(key), " is forgotten: ", Proposals::kMostOfSeries,
+                                 " later ones are known; see why this client is so far behind the "
+                                 "others")));
+  }
+  wait_for(client_id, key, setter, deadline, std::move(found));
+}
+
+void CoordinatorState::wait_for(int client_id, const std::string& key, int setter,
+                                absl::Time deadline, Found found) {
+  if (setter < 0 || setter >= options_.num_clients) {
+    return answer_get(found,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          "key ", quoted(key), " would be set by client ", setter, "; the job has ",
+                          options_.num_clients, " clients, 0 to ", options_.num_clients - 1)));
+  }
+  const auto lost = lost_.find(setter);
+  if (lost != lost_.end()) return answer_get(found, lost->second);
+  if (left_.count(setter) > 0) {
+    return answer_get(found, has_left(setter));
+  }
+  if (clients_[client_id].num_waiting_gets == kMostWaitingCalls) {
+    return answer_get(found, absl::ResourceExhaustedError(absl::StrCat(
+                                 describe(client_id), " waits for ", kMostWaitingCalls,
+                                 " keys already, the most that a client may; wait for fewer")));
+  }
+  ++clients_[client_id].num_waiting_gets;
+  const uint64_t number = ++last_waiter_;
+  const auto expiry = deadlines_.add(deadline, [this, number, key] {
+    finish_waiter(number, absl::DeadlineExceededError(
+                              absl::StrCat("key ", quoted(key),
+                                           " was not set in time; see whether the client that "
+                                           "sets it has reached that call")));
+  });
+  waiters_of_[key].insert(number);
+  clients_[setter].awaited_by.insert(number);
+  waiters_.emplace(number, Waiter{client_id, setter, key, std::move(found), expiry});
+}
+
+void CoordinatorState::finish_waiter(uint64_t number, const StatusOr<std::string>& value) {
+  const auto it = waiters_.find(number);
+  const Waiter& waiter = it->second;
+  deadlines_.remove(waiter.expiry);
+  --clients_[waiter.client].num_waiting_gets;
+  clients_[waiter.setter].awaited_by.erase(number);
+  const auto same_key = waiters_of_.find(waiter.key);
+  same_key->second.erase(number);
+  if (same_key->second.empty()) waiters_of_.erase(same_key);
+  answer_get(waiter.found, value);
+  waiters_.erase(it);
+}
+
+void CoordinatorState::check_in(int client_id, absl::string_view name, absl::string_view value,
+                                const ClientRanges& participants, absl::Time now,
+                                absl::Time deadline, Done done) {
+  if (!stopped_.ok()) return answer(done, with_context(stopped_, name));
+  if (name.size() + value.size() > kMostNameBytes) {
+    return answer(done, absl::InvalidArgumentError(absl::StrCat(
+                            name.substr(0, 100), ": name and value have ",
+                            name.size() + value.size(), " bytes; use at most ", kMostNameBytes)));
+  }
+  const absl::Span<const ClientRanges::Range> ranges = participants.ranges();
+  if (!participants.contains(client_id) || ranges.front().begin < 0 ||
+      ranges.back().end > options_.num_clients) {
+    return answer(done, absl::InvalidArgumentError(absl::StrCat(
+                            name, ": participants ", participants.to_string(), " of ",
+                            describe(client_id), " must be clients from 0 to ",
+                            options_.num_clients - 1, " with client ", client_id, " among them")));
+  }
+  if (check_ins_->num_waiting(client_id) == kMostWaitingCalls) {
+    return answer(done, absl::ResourceExhaustedError(absl::StrCat(
+                            name, ": ", describe(client_id), " waits in ", kMostWaitingCalls,
+                            " check-ins already, the most that a client may; wait for fewer")));
+  }
+  check_ins_->check_in({client_id, std::string(name), std::string(value), participants, deadline},
+                       now, std::move(done));
+}
+
+void CoordinatorState::leave(int client_id, absl::Time now, absl::Time deadline, Done done) {
+  if (!stopped_.ok()) return answer(done, absl::OkStatus());
+  if (!left_.insert(client_id).second) return answer(done, absl::OkStatus());
+  const absl::Duration timeout = deadline - now;
+  const auto expiry = deadlines_.add(deadline, [this, client_id, timeout] {
+    const auto leaver = leaving_.find(client_id);
+    // From now on it does not serve what the others still do with it.
+    new_losses_.push_back({ClientRanges::of({client_id}), has_left(client_id)});
+    answer(leaver->second.done, still_here(timeout));
+    leaving_.erase(leaver);
+  });
+  leaving_.emplace(client_id, Leaver{std::move(done), expiry});
+  gone(client_id, has_left(client_id),
+       absl::CancelledError(absl::StrCat(describe(client_id), " is shutting down")));
+}
+
+Status CoordinatorState::has_left(int client_id) const {
+  return absl::UnavailableError(absl::StrCat(describe(client_id), " has left the job"));
+}
+
+std::vector<AwaitedCall> CoordinatorState::awaited(Connection connection) const {
+  const auto known = client_of_.find(connection);
+  if (known == client_of_.end() || !stopped_.ok()) return {};
+  const int id = known->second;
+  const auto missing_where = [this](const auto& is_missing) {
+    std::vector<int> missing;
+    for (int client = 0; client < options_.num_clients; ++client) {
+      if (is_missing(client)) missing.push_back(client);
+    }
+    return missing;
+  };
+  if (members_.empty()) {
+    return {{.kind = AwaitedCall::kRegister,
+             .num_clients = options_.num_clients,
+             .missing = missing_where([&](int c) { return registering_.count(c) == 0; })}};
+  }
+  std::vector<AwaitedCall> calls = check_ins_->awaited(id);
+  if (leaving_.count(id) > 0) {
+    calls.push_back({.kind = AwaitedCall::kLeave,
+                     .num_clients = options_.num_clients,
+                     .missing = missing_where([&](int c) { return !clients_[c].is_gone; })});
+  }
+  for (const auto& [number, waiter] : waiters_) {
+    if (waiter.client != id) continue;
+    calls.push_back({.kind = AwaitedCall::kGet,
+                     .text = waiter.key,
+                     .num_clients = 2,
+                     .missing = {waiter.setter}});
+  }
+  // The latest heartbeat may be under way: one missing heartbeat says nothing.
+  constexpr int kSilentTicks = 2;
+  for (AwaitedCall& call : calls) {
+    for (const int client : call.missing) {
+      if (clients_[client].num_silent_ticks >= kSilentTicks) call.silent.push_back(client);
+    }
+  }
+  return calls;
+}
+
+// The clients that leave wait for each other: all are answered when every client has left or is
+// lost.
+void CoordinatorState::finish_leaving() {
+  if (num_gone_ < options_.num_clients) return;
+  for (const auto& [client, leaver] : std::exchange(leaving_, {})) {
+    deadlines_.remove(leaver.expiry);
+    answer(leaver.done, absl::OkStatus());
+  }
+}
+
+Status CoordinatorState::still_here(absl::Duration timeout) {
+  if (still_here_as_of_ != num_gone_) {
+    // Many leavers have one deadline, and get one list.
+    std::vector<int> missing;
+    for (int i = 0; i < options_.num_clients; ++i) {
+      if (!clients_[i].is_gone) missing.push_back(i);
+    }
+    still_here_ = name_clients(ClientRanges::of(missing), options_.num_clients,
+                               [this](int client) { return describe(client); });
+    still_here_as_of_ = num_gone_;
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("shutdown: ", left_.size(), " of ", options_.num_clients, " clients arrived in ",
+                   format_duration(timeout), "; missing ", still_here_));
+}
+
+// Runs once per heartbeat interval; heartbeat() sets the count back.
+void CoordinatorState::tick() {
+  for (Client& client : clients_) ++client.num_silent_ticks;
+  for (int i = 0; i < options_.num_clients; ++i) {
+    if (clients_[i].is_gone || clients_[i].num_silent_ticks <= kMissedHeartbeats) continue;
+    const std::string heartbeats = absl::StrCat(" missed more than ", kMissedHeartbeats,
+                                                " heartbeats of ", format_duration(interval_));
+    const ClientRanges of_host = find_unreachable_host(i);
+    if (of_host.empty()) {
+      lose(i, absl::StrCat(" was declared lost: it", heartbeats));
+    } else {
+      lose(of_host,
+           absl::UnavailableError(absl::StrCat(members_[i].host, " is unreachable: clients ",
+                                               of_host.to_list(), heartbeats)));
+    }
+  }
+}
+
+ClientRanges CoordinatorState::find_unreachable_host(int client_id) const {
+  const bool is_own = clients_of_.size() == 1 || members_[client_id].host_id == options_.host_id;
+  if (is_own) return {};
+  std::vector<int> silent;
+  for (const int id : clients_of_[host_of_[client_id]]) {
+    if (clients_[id].is_gone) continue;
+    // Their heartbeats are at different times of an interval.
+    if (clients_[id].num_silent_ticks < kMissedHeartbeats) return {};
+    silent.push_back(id);
+  }
+  return silent.size() > 1 ? ClientRanges::of(silent) : ClientRanges();
+}
+
+void CoordinatorState::advance(absl::Time now) {
+  now_ = std::max(now_, now);
+  deadlines_.advance(now);
+  if (now < next_tick_) return;
+  // One tick, however late it is: what clients sent meanwhile may not have been read yet.
+  next_tick_ = now + interval_;
+  tick();
+}
+
+absl::Time CoordinatorState::next_event() const { return std::min(next_tick_, deadlines_.next()); }
+
+void CoordinatorState::stop() {
+  if (!stopped_.ok()) return;
+  stopped_ = absl::CancelledError(
+      absl::StrCat("the coordinator at ", options_.address, " has shut down in order"));
+  fail_registration(stopped_);
+  check_ins_->stop(stopped_);
+  while (!waiters_.empty()) finish_waiter(waiters_.begin()->first, stopped_);
+  for (const auto& [client, leaver] : std::exchange(leaving_, {})) {
+    deadlines_.remove(leaver.expiry);
+    answer(leaver.done, absl::OkStatus());
+  }
+  next_tick_ = absl::InfiniteFuture();
+}
+
+}  // namespace tessera

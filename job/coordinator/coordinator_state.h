@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CoordinatorState: what the coordinator knows, without transport, threads or a clock of its own.
+//
+// A call that may have to wait takes a callback, which gets the answer exactly once: now, when an
+// event settles it, when advance() passes its deadline, or at stop(). Callbacks are collected and
+// run by the caller after the state is consistent again (take_callbacks).
+//
+// A client is identified by its connection, a random number that only the service and this client
+// know. A call with that number is a call of the client that registered with it. When the
+// connection ends, the client is lost.
+//
+// Invariants: those of Coordinator (coordinator.h), and:
+//   1. every callback runs exactly once;
+//   2. time goes forward only: advance(now) with now ascending;
+//   3. heartbeats are counted, not timed. The state ticks once per interval; a client is lost when
+//      it has been silent for more than kMissedHeartbeats ticks. A coordinator that was stopped, or
+//      that wakes late, counts all the time that it missed as one tick, so that each client
+//      has another interval to send a heartbeat;
+//   4. a heartbeat costs O(1), a call O(log n), and what is kept is bounded by the constants below.
+//
+// Not thread-safe: the service guards it.
+#ifndef TESSERA_JOB_COORDINATOR_COORDINATOR_STATE_H_
+#define TESSERA_JOB_COORDINATOR_COORDINATOR_STATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "job/coordinator/check_ins.h"
+#include "job/coordinator/client_ranges.h"
+#include "job/coordinator/coordinator.h"
+#include "job/coordinator/deadline_queue.h"
+#include "job/coordinator/proposals.h"
+
+namespace tessera {
+
+class CoordinatorState {
+ public:
+  using Connection = uint64_t;
+  using Done = std::function<void(const Status&)>;
+  using Found = std::function<void(const StatusOr<std::string>&)>;
+  // Clients that were lost by one event, and how.
+  struct Loss {
+    ClientRanges clients;
+    Status reason;
+  };
+  using LossListener = std::function<void(const std::vector<Loss>& losses)>;
+
+  static constexpr int64_t kMostValueBytes = 64 << 20;  // of all keys and values together
+  static constexpr int kMostWaitingCalls = 1024;        // per client
+
+  struct Options {
+    int num_clients = 1;
+    std::string address = {};  // for messages
+    std::string job = {};      // identity; empty: that of the first client that has one
+    absl::Duration heartbeat_interval = absl::Seconds(1);  // the longest; clients may ask for less
+    // MemberInfo::host_id and build of the service. Clients on this host can always be reached.
+    std::string host_id = {};
+    std::string build = {};
+  };
+  explicit CoordinatorState(Options options);
+
+  // Called once for all losses since the last take_callbacks(), as the first of the callbacks:
+  // before the calls that the losses end are answered.
+  void set_loss_listener(LossListener listener) { loss_listener_ = std::move(listener); }
+
+  struct Registration {
+    MemberInfo member = {};
+    int num_clients = 1;
+    std::string job = {};
+    absl::Duration heartbeat_interval = absl::InfiniteDuration();
+    absl::Duration connect_timeout = absl::Seconds(60);  // for messages
+  };
+  // Answered when all clients have registered. Different num_clients, and two clients of one id
+  // that both live, fail the start of the job. Clients that come late get the same error; a client
+  // that has had it and comes again, or one of another job, begins a new start.
+  //
+  // When the job is complete, a second client of an id is refused. If both live, and the job has
+  // not been complete for longer than its clients' connect_timeout, the member is lost too: clients
+  // of two jobs may have been mixed. A client of another job is refused alone.
+  //
+  // When every client has left the job is over, and a registration begins the next one.
+  void register_client(Connection connection, const Registration& registration, absl::Time now,
+                       absl::Time deadline, Done done);
+  // All, once the job is complete; constant until it is over.
+  const std::vector<MemberInfo>& members() const { return members_; }
+  // How many jobs have been complete so far.
+  int num_jobs() const { return num_jobs_; }
+  // The least that a client asked for.
+  absl::Duration heartbeat_interval() const { return interval_; }
+
+  void heartbeat(Connection connection);
+  // The connection has ended. While clients register, this removes its registration; later the
+  // client is lost, unless it has left.
+  void disconnected(Connection connection);
+  // The client of this connection. FailedPrecondition if it was declared lost or has not
+  // registered.
+  StatusOr<int> client_of(Connection connection) const;
+
+  // ResourceExhausted beyond kMostValueBytes.
+  Status put(absl::string_view key, absl::string_view value);
+  // Unavailable where `setter` is lost or has left before it set the key.
+  void get(int client_id, absl::string_view key, int setter, absl::Time deadline, Found found);
+  // The value that stands. InvalidArgument where it is too long.
+  StatusOr<std::string> propose(absl::string_view series, uint32_t number, absl::string_view value);
+  // The bytes of all keys, values and proposals.
+  int64_t num_value_bytes() const { return value_bytes_ + proposals_->num_bytes(); }
+  // As get(); NotFound where it is forgotten.
+  void get_proposal(int client_id, absl::string_view series, uint32_t number, int setter,
+                    absl::Time deadline, Found found);
+  // InvalidArgument unless the participants are clients of the job, the caller among them.
+  void check_in(int client_id, absl::string_view name, absl::string_view value,
+                const ClientRanges& participants, absl::Time now, absl::Time deadline, Done done);
+  // Each caller gets the answer that holds at its own deadline. Until then it serves the others;
+  // the remaining clients are told of it as of a loss, with "... has left the job".
+  void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
+
+  // What the calls of the client of this connection wait for, its registration included.
+  std::vector<AwaitedCall> awaited(Connection connection) const;
+
+  // Settles what is due at `now`. A client is lost that has missed its heartbeats; with all clients
+  // of its host, as one loss, if the host is another one and they are several and silent since the
+  // same interval: its network has failed, or its power. next_event() is the time at which
+  // something is due next.
+  void advance(absl::Time now);
+  absl::Time next_event() const;
+  // Cancels all waiting calls and all later ones. Clients that wait in leave() have left.
+  void stop();
+
+  // The callbacks to run now, outside of any lock.
+  std::vector<std::function<void()>> take_callbacks();
+
+ private:
+  // A client that waits for the others to register.
+  struct Registering {
+    Connection connection = 0;
+    MemberInfo member;
+    Done done;
+    DeadlineQueue::Handle expiry;
+  };
+  struct Client {
+    Connection connection = 0;
+    int num_silent_ticks = 0;
+    int num_waiting_gets = 0;
+    std::set<uint64_t> awaited_by = {};  // waiters for keys that this client is to set
+    bool is_gone = false;                // lost or left: no heartbeats are expected
+  };
+  struct Waiter {
+    int client;
+    int setter;
+    std::string key;
+    Found found;
+    DeadlineQueue::Handle expiry;
+  };
+  struct Leaver {
+    Done done;
+    DeadlineQueue::Handle expiry;
+  };
+
+  void answer(const Done& done, const Status& status);
+  void answer_get(const Found& found, const StatusOr<std::string>& value);
+  Status check_registration(const Registration& registration) const;
+  Status different_job(const Registration& registration) const;
+  bool begins_new_start(const Registration& registration) const;
+  void forget_failed_start();
+  bool is_over() const;
+  void forget_job();
+  void note_told(Connection connection, int client_id);
+  void add_claim(Connection connection, const Registration& registration, absl::Time deadline,
+                 Done done);
+  void refuse_claim(int client_id);
+  void add_twin(Registering twin);
+  Registering take_twin(int client_id);
+  void add_registration(Connection connection, const Registration& registration,
+                        absl::Time deadline, Done done);
+  Status two_clients(const MemberInfo& first, const MemberInfo& second) const;
+  void fail_registration(const Status& error);
+  void missing_clients(absl::Duration timeout);
+  void complete_if_all_came();
+  bool withdraw(Connection connection);
+  // Answers the callers that wait for the key.
+  void wake_waiters(const std::string& key, absl::string_view value);
+  // Registers a get that has no answer yet.
+  void wait_for(int client_id, const std::string& key, int setter, absl::Time deadline,
+                Found found);
+  void tick();
+  void finish_waiter(uint64_t number, const StatusOr<std::string>& value);
+  void lose(int client_id, const std::string& how);
+  void lose(const ClientRanges& clients, const Status& reason);
+  // The clients of this client's host that are not gone, if it cannot be reached; else empty.
+  ClientRanges find_unreachable_host(int client_id) const;
+  void gone(int client_id, const Status& reason, const Status& own);
+  void finish_leaving();
+  Status still_here(absl::Duration timeout);
+  std::string describe(int client_id) const;
+  Status has_left(int client_id) const;
+
+  const Options options_;
+  std::string job_;
+  absl::Duration interval_;
+  LossListener loss_listener_;
+  std::vector<Loss> new_losses_;  // of which the listener has not been told
+  std::vector<std::function<void()>> callbacks_;
+  DeadlineQueue deadlines_;
+
+  std::map<int, Registering> registering_;  // by client
+  std::map<int, Registering> twins_;   // wait until it is known whether the first of their id lives
+  std::map<Connection, int> twin_of_;  // the ids of those
+  Status registration_error_;          // of a start that failed
+  std::map<Connection, int> told_;     // the clients that got it and are still connected
+  std::map<int, int> told_ids_;        // all that got it; how many of each are in told_
+  absl::Duration longest_connect_;     // of the clients
+  absl::Time start_ends_ = absl::InfinitePast();
+  std::vector<MemberInfo> members_;
+  int num_jobs_ = 0;
+  Status stopped_;  // what calls after stop() return
+
+  absl::Time now_ = absl::InfinitePast();  // the latest `now` of a call
+  absl::Time next_tick_ = absl::InfiniteFuture();
+  std::vector<Client> clients_;               // by id, once complete
+  std::vector<int> host_of_;                  // by client
+  std::vector<std::vector<int>> clients_of_;  // by host
+  std::unordered_map<Connection, int> client_of_;
+  std::map<int, Status> lost_;
+  std::set<int> left_;
+  int num_gone_ = 0;           // lost or left
+  std::string still_here_;     // names the clients that are not gone,
+  int still_here_as_of_ = -1;  // when so many were; -1: not known
+
+  std::map<std::string, std::string> values_;
+  int64_t value_bytes_ = 0;
+  std::optional<Proposals> proposals_;  // of this job
+  std::map<uint64_t, Waiter> waiters_;
+  std::map<std::string, std::set<uint64_t>> waiters_of_;  // by key
+  uint64_t last_waiter_ = 0;
+  std::optional<CheckIns> check_ins_;  // of this job
+  std::map<int, Leaver> leaving_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_COORDINATOR_COORDINATOR_STATE_H_

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What gRPC may write to the standard error of a user's program: by default only why it ends the
+// process.
+//
+// gRPC logs errors that it also returns, and Tessera turns those into a Status. Its log lines
+// beside that Status show no more, and some show metadata, which contains the job token. With
+// GRPC_VERBOSITY set, all lines are printed.
+#ifndef TESSERA_JOB_COORDINATOR_GRPC_LOG_H_
+#define TESSERA_JOB_COORDINATOR_GRPC_LOG_H_
+
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+
+namespace tessera {
+
+// Call before the first use of gRPC in a process. Does nothing if GRPC_VERBOSITY is set.
+// Idempotent. It affects the whole process: a program's own use of gRPC too. It replaces a log
+// function that the program has set with gpr_set_log_function, because gRPC does not say whether
+// there is one. A program with its own function also sets GRPC_VERBOSITY, or sets the function
+// after every connect.
+void quiet_grpc_log();
+
+// Internal: grpc::ServerBuilder::BuildAndStart() has returned null. gRPC gives its reason in its
+// log alone. `subject`: "the coordinator".
+Status no_grpc_server(absl::string_view subject, absl::string_view address);
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_COORDINATOR_GRPC_LOG_H_

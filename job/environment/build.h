@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// build_text: which Tessera a process has.
+//
+// Clients of one job, their coordinator and tessera_run read what the others write: messages of the
+// coordinator, letters between hosts, and records in shared memory. So all of them have to be of
+// one build_text(), which is compared when a client joins.
+#ifndef TESSERA_JOB_ENVIRONMENT_BUILD_H_
+#define TESSERA_JOB_ENVIRONMENT_BUILD_H_
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace tessera {
+
+inline constexpr absl::string_view kVersion = "0.1.0";
+// Raised by each change of what processes write for each other.
+inline constexpr int kProtocol = 4;
+
+// "Tessera 0.1.0, protocol 4".
+inline std::string build_text() {
+  return absl::StrCat("Tessera ", kVersion, ", protocol ", kProtocol);
+}
+
+// Advice where a process cannot read what another process of its job wrote.
+inline constexpr absl::string_view kOneBuildAdvice =
+    "build all programs of a job from one Tessera; where they are, report this as a bug of Tessera";
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_ENVIRONMENT_BUILD_H_

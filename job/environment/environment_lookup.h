@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// EnvironmentLookup: where functions that read variables find them, so that tests need no
+// environment of their own.
+#ifndef TESSERA_JOB_ENVIRONMENT_ENVIRONMENT_LOOKUP_H_
+#define TESSERA_JOB_ENVIRONMENT_ENVIRONMENT_LOOKUP_H_
+
+#include <functional>
+
+namespace tessera {
+
+// The value of a variable, or null. The text must live until the function that was given the lookup
+// has returned.
+using EnvironmentLookup = std::function<const char*(const char* name)>;
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_ENVIRONMENT_ENVIRONMENT_LOOKUP_H_

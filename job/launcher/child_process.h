@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ChildProcess: one client as the launcher sees it: a process group of its own, the pipes of its
+// output, its status channel and its end.
+//
+//   start()          fork; the child makes its group, asks to die with the launcher, execs
+//   await_exec()     the exec worked, or why not
+//   signal_group()   while the child is not reaped its id cannot be used again by the kernel, so
+//                    the signal reaches this child and its descendants, and no other process
+//   poll_exit()      how it ended; it stays a zombie, which keeps the id
+//   kill_and_reap()  whatever is left of its group dies, then the id is given back
+//
+// The destructor kills and reaps, so that no error path of the launcher leaves a process behind.
+// Not thread-safe. Start children from a thread that lives as long as they may: the kernel ends
+// them with the thread that made them.
+#ifndef TESSERA_JOB_LAUNCHER_CHILD_PROCESS_H_
+#define TESSERA_JOB_LAUNCHER_CHILD_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "job/environment/file_descriptor.h"
+#include "job/launcher/exit_status.h"
+
+namespace tessera {
+
+class ChildProcess {
+ public:
+  // `command` is looked up on PATH unless it has a slash; `environment` is all of it, "NAME=value".
+  // TESSERA_STATUS_FD is added. Standard input is /dev/null, or a pipe that holds `input` and stays
+  // open: at most 60 KiB. ResourceExhausted: no descriptor or
+  // no process left. Descriptors 0, 1 and 2 of this process must be open.
+  static StatusOr<ChildProcess> start(const std::vector<std::string>& command,
+                                      const std::vector<std::string>& environment,
+                                      const std::string& input = "");
+
+  ChildProcess(ChildProcess&&) = default;
+  ChildProcess& operator=(ChildProcess&&) = delete;
+  ~ChildProcess();
+
+  // Waits until the child runs the program. NotFound: there is no such program. FailedPrecondition:
+  // it cannot be executed. Both name it and say what to do.
+  Status await_exec(const std::string& program);
+
+  pid_t pid() const { return pid_.value; }
+  int pidfd() const { return pidfd_.get(); }             // readable once the process has ended
+  FileDescriptor& standard_output() { return output_; }  // read ends, non-blocking
+  FileDescriptor& standard_error() { return error_; }
+  FileDescriptor& status_channel() { return status_; }
+  // Write end of the pipe, where there is one; the child sees the end of its input at close().
+  FileDescriptor& standard_input() { return input_; }
+
+  // Sends `signal` to the process group; nothing after kill_and_reap().
+  void signal_group(int signal);
+  // The end of the process, if it has ended. Does not reap. ExitStatus::unknown() where the kernel
+  // reaped it itself, as it does while this process ignores SIGCHLD.
+  std::optional<ExitStatus> poll_exit();
+  // Whether the kernel has begun to end the process; poll_exit() knows the end only once its memory
+  // is freed, which takes tenths of a second for many GiB.
+  bool is_ending() const { return !is_reaped() && is_process_ending(pid_.value); }
+  // Kills the group, waits for the end of the process, and gives its id back. Idempotent.
+  void kill_and_reap();
+  bool is_reaped() const { return pid_.value == 0; }
+
+ private:
+  // Zero after a move, so that only one object ever kills.
+  struct OwnedPid {
+    OwnedPid() = default;
+    OwnedPid(OwnedPid&& other) noexcept : value(std::exchange(other.value, 0)) {}
+    pid_t value = 0;
+  };
+
+  ChildProcess() = default;
+
+  OwnedPid pid_;
+  FileDescriptor pidfd_;
+  FileDescriptor input_;
+  FileDescriptor output_;
+  FileDescriptor error_;
+  FileDescriptor status_;
+  FileDescriptor exec_error_;  // closes on exec; an errno comes through where exec failed
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_LAUNCHER_CHILD_PROCESS_H_
