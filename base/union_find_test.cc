@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// UnionFind against an oracle that renumbers whole sets.
 #include "base/union_find.h"
 
 #include <algorithm>

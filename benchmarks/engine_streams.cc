@@ -36,13 +36,13 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/network/engine.h"
-#include "collectives/network/testing/outcomes.h"
-#include "collectives/ucx/ucx_engine.h"
 #include "job/coordinator/connect_coordinator.h"
 #include "job/coordinator/coordinator.h"
 #include "job/environment/file_descriptor.h"
 #include "job/environment/host.h"
+#include "transport/engine.h"
+#include "transport/testing/outcomes.h"
+#include "transport/ucx/ucx_engine.h"
 
 namespace tessera {
 namespace {

@@ -38,9 +38,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/mpi/calls.h"
-#include "collectives/mpi/meeting_place.h"
 #include "dtensor/client_options.h"
+#include "transport/mpi/calls.h"
+#include "transport/mpi/meeting_place.h"
 
 namespace tessera::mpi {
 namespace internal {

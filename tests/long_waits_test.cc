@@ -229,7 +229,7 @@ std::vector<Status> run_row(const Row& row, int num_hosts) {
     int num_first = 0;
     for (const WaitReport& report : reports.all()) {
       if (report.operation != reports.operation()) continue;
-      // Nobody is missing between the last arrival and the answer, on a busy machine.
+      // No client is missing between the last arrival and the answer, on a busy machine.
       if (report.missing.empty()) continue;
       // A device of client 0 that has not begun by then, on a busy machine, is named beside it.
       TESSERA_REQUIRE(report.missing.back() == 1, report.text);

@@ -37,8 +37,9 @@ LAYERS = {
     "visualize": ["base", "mesh", "layout", "relayout"],
     "device": ["base"],
     "job": ["base"],
-    "collectives": ["base", "device", "job"],
-    "dtensor": ["base", "mesh", "layout", "relayout", "device", "job", "collectives"],
+    "transport": ["base", "job"],
+    "collectives": ["base", "device", "job", "transport"],
+    "dtensor": ["base", "mesh", "layout", "relayout", "device", "job", "transport", "collectives"],
     "examples": [],
     "benchmarks": [
         "base",
@@ -47,6 +48,7 @@ LAYERS = {
         "relayout",
         "device",
         "job",
+        "transport",
         "collectives",
         "dtensor",
         "examples",
@@ -157,6 +159,10 @@ def is_test_code(tree, path):
     if path.endswith("_test.cc"):
         return True
     folder, _, name = path.rpartition("/")
+    # A folder without a BUILD file belongs to the package above it.
+    while folder and folder + "/BUILD" not in tree.files:
+        folder = folder.rpartition("/")[0]
+        name = path[len(folder) + 1 :] if folder else path
     rules = re.split(r"^\)$", tree.files.get(folder + "/BUILD", ""), flags=re.M)
     owners = [rule for rule in rules if f'"{name}"' in rule]
     return bool(owners) and all("testonly = True" in rule for rule in owners)

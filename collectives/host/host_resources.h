@@ -77,8 +77,8 @@ class HostResources {
   // Where the messages of a local device wait for the other side, so that its stream does not.
   // ResourceExhausted where the thread cannot be started, as below.
   StatusOr<MessagePump*> message_pump(int ordinal);
-  // As message_pump(), for messages whose bytes a device moves, and which wait for that too: one
-  // end of the messages between two devices.
+  // As message_pump(), for one end of the messages between two devices that move the bytes
+  // themselves: the messages wait for that too.
   StatusOr<Stream*> message_stream(int from_device, int to_device, bool sends);
   // Messages may be ready by an event that rings no bell.
   void look_at_messages_again();

@@ -17,8 +17,8 @@
 // Registered memory, if the mover uses it. NCCL leaves undefined what happens where some ranks have
 // registered memory and others have not, or where some sum in place and others do not. So each
 // member says, when it arrives, whether all of its memory is: the operation's, and what its pool
-// has for packing. Once a member cannot say so (its memory is not of the device's pool, or NCCL did
-// not take it) the communicator does without on all members.
+// has for packing. Where a member cannot say so, its memory being outside of the device's pool or
+// refused by NCCL, all members of the communicator do without.
 //
 // Memory for packing. Invariant: between the meeting and its last call of NCCL a member takes no
 // memory. To allocate may wait for this GPU and for all that have peer access with it; where one of

@@ -22,15 +22,15 @@
 #include "base/status.h"
 #include "collectives/host/group_table.h"
 #include "collectives/nccl/api.h"
-#include "collectives/network/engine.h"
 #include "collectives/network/network.h"
-#include "collectives/ucx/ucx_engine.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator/coordinator.h"
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/forked.h"
 #include "tests/support/matchers.h"
+#include "transport/engine.h"
+#include "transport/ucx/ucx_engine.h"
 
 namespace tessera::nccl {
 namespace {

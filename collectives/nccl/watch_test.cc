@@ -21,13 +21,13 @@
 #include "collectives/nccl/generations.h"
 #include "collectives/nccl/other_hosts.h"
 #include "collectives/nccl/testing/three_clients.h"
-#include "collectives/network/engine.h"
 #include "collectives/network/network.h"
-#include "collectives/ucx/ucx_engine.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
+#include "transport/engine.h"
+#include "transport/ucx/ucx_engine.h"
 
 namespace tessera::nccl {
 namespace {

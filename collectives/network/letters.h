@@ -34,7 +34,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/host/group_table.h"
-#include "collectives/network/engine.h"
+#include "transport/engine.h"
 
 namespace tessera::network {
 

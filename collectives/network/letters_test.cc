@@ -17,13 +17,13 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/network/network.h"
-#include "collectives/network/testing/outcomes.h"
-#include "collectives/ucx/ucx_engine.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
+#include "transport/testing/outcomes.h"
+#include "transport/ucx/ucx_engine.h"
 
 namespace tessera::network {
 namespace {

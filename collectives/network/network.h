@@ -28,12 +28,12 @@
 #include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/network/circles.h"
-#include "collectives/network/engine.h"
-#include "collectives/network/errands.h"
 #include "collectives/network/letters.h"
-#include "collectives/network/links.h"
 #include "collectives/network/reach.h"
 #include "job/coordinator/coordinator.h"
+#include "transport/engine.h"
+#include "transport/errands.h"
+#include "transport/links.h"
 
 namespace tessera::network {
 

@@ -81,13 +81,13 @@
 #include "collectives/host/member_texts.h"
 #include "collectives/network/boards.h"
 #include "collectives/network/circles.h"
-#include "collectives/network/engine.h"
 #include "collectives/network/letters.h"
 #include "collectives/network/network.h"
 #include "collectives/network/verdicts.h"
 #include "collectives/network/wants.h"
 #include "device/cpu/arena.h"
 #include "job/coordinator/coordinator.h"
+#include "transport/engine.h"
 
 namespace tessera::network {
 

@@ -27,7 +27,7 @@
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "collectives/collective.h"
-#include "collectives/network/engine.h"
+#include "transport/engine.h"
 
 namespace tessera::network {
 

@@ -7,23 +7,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "collectives/gloo/gloo_engine.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
-#include "collectives/mpi/mpi_engine.h"
 #include "collectives/network/network.h"
 #include "collectives/network/span_runs.h"
 #include "collectives/platform/device_waits.h"
-#include "collectives/ucx/ucx_engine.h"
 #include "device/completion.h"
 #include "device/cpu/arena.h"
 #include "device/stream.h"
 #include "job/coordinator/coordinator.h"
 #include "job/environment/host.h"
 #include "job/environment/interface.h"
+#include "transport/gloo/gloo_engine.h"
+#include "transport/mpi/mpi_engine.h"
+#include "transport/ucx/ucx_engine.h"
 
 namespace tessera {
 namespace {

@@ -36,11 +36,11 @@
 #include "base/status.h"
 #include "base/wait_reports.h"
 #include "collectives/group.h"
-#include "collectives/network/link_measurement.h"
 #include "collectives/platform/platform.h"
 #include "device/buffer.h"
 #include "device/device.h"
 #include "device/local_device.h"
+#include "transport/link_measurement.h"
 
 namespace tessera {
 

@@ -15,7 +15,6 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/network/engine.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "gmock/gmock-matchers.h"
@@ -24,6 +23,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/matchers.h"
 #include "tests/support/verdicts.h"
+#include "transport/engine.h"
 
 namespace tessera::testing {
 namespace {

@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/network/engine.h"
-#include "collectives/network/testing/delayed_engine.h"
 #include "collectives/testing/conformance.h"
 #include "dtensor/client.h"
 #include "gmock/gmock-matchers.h"
@@ -20,6 +18,8 @@
 #include "tests/support/matchers.h"
 #include "tests/support/members.h"
 #include "tests/support/seed.h"
+#include "transport/engine.h"
+#include "transport/testing/delayed_engine.h"
 
 namespace tessera::testing {
 namespace {

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/network/engine.h"
 #include "collectives/network/letters.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
@@ -24,6 +23,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
+#include "transport/engine.h"
 
 namespace tessera::testing {
 namespace {

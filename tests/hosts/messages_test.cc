@@ -12,7 +12,6 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "collectives/group.h"
-#include "collectives/network/engine.h"
 #include "collectives/network/letters.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
@@ -23,6 +22,7 @@
 #include "tests/support/clients.h"
 #include "tests/support/matchers.h"
 #include "tests/support/tensors.h"
+#include "transport/engine.h"
 
 namespace tessera::testing {
 namespace {

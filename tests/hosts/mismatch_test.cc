@@ -10,8 +10,6 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "collectives/group.h"
-#include "collectives/network/engine.h"
-#include "collectives/network/testing/delayed_engine.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "gmock/gmock-matchers.h"
@@ -20,6 +18,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/matchers.h"
 #include "tests/support/verdicts.h"
+#include "transport/engine.h"
+#include "transport/testing/delayed_engine.h"
 
 namespace tessera::testing {
 namespace {

@@ -32,7 +32,6 @@
 #include "absl/types/span.h"
 #include "base/format.h"
 #include "base/status.h"
-#include "collectives/network/engine.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/device_op.h"
@@ -54,6 +53,7 @@
 #include "tests/support/op_cases.h"
 #include "tests/support/op_table.h"
 #include "tests/support/seed.h"
+#include "transport/engine.h"
 
 namespace tessera::testing {
 namespace {

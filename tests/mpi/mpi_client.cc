@@ -29,10 +29,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/mpi/mpi_engine.h"
-#include "collectives/network/testing/engine_conformance.h"
 #include "collectives/testing/conformance.h"
-#include "collectives/ucx/ucx_engine.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
@@ -43,6 +40,9 @@
 #include "tests/support/members.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/tensors.h"
+#include "transport/mpi/mpi_engine.h"
+#include "transport/testing/engine_conformance.h"
+#include "transport/ucx/ucx_engine.h"
 
 // MPI keeps memory until the process ends.
 extern "C" const char* __lsan_default_suppressions() {

@@ -10,10 +10,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/network/testing/engine_conformance.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/testing/launcher_run.h"
+#include "transport/testing/engine_conformance.h"
 
 namespace tessera {
 namespace {

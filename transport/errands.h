@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Errands: runs functions in their order on a thread of its own, for callers that must not block:
+// the engine's callbacks, above all.
+//
+//   Errands errands("the ends of waits");
+//   errands.post([wait] { wait.end(error); });     may wait for a lock that another client has
+//
+// The thread starts with the first function. Thread-safe.
+#ifndef TESSERA_TRANSPORT_ERRANDS_H_
+#define TESSERA_TRANSPORT_ERRANDS_H_
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
+#include "base/fork_guard.h"
+#include "base/status.h"
+#include "base/thread.h"
+
+namespace tessera::network {
+
+class Errands {
+ public:
+  // `subject`: what the thread is for, in the error of post().
+  explicit Errands(std::string subject) : subject_(std::move(subject)) {}
+  ~Errands();
+
+  // Does not block. ResourceExhausted where no thread can be started: the function is dropped.
+  // After begin_stop() it is dropped in silence.
+  Status post(absl::AnyInvocable<void()> errand);
+  // Drops functions that have not begun, and ends pause(). Does not block.
+  void begin_stop();
+  // begin_stop(), and waits for the function that runs.
+  void stop();
+  // For a function that runs: blocks for so long; false where it is to end.
+  bool pause(absl::Duration duration);
+
+ private:
+  void run();
+
+  const std::string subject_;
+  const ForkGuard fork_guard_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::deque<absl::AnyInvocable<void()>> errands_;
+  bool is_stopping_ = false;
+  Thread thread_;
+};
+
+}  // namespace tessera::network
+
+#endif  // TESSERA_TRANSPORT_ERRANDS_H_

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Calls: the functions of MPI that the engine on MPI needs, without a type of MPI.
+//
+// Every MPI has types and constants of its own, so nothing that is built beforehand can call it.
+// tessera/mpi.h implements Calls in the user's program, with the user's MPI. The library calls MPI
+// through this table alone, and builds where no MPI is installed.
+//
+// All messages are those of one communicator, which nothing else uses. A message to a rank arrives
+// after all earlier messages to it with the same tag.
+//
+// Thread-safe. After MPI_Finalize() has begun, all functions fail as Unavailable.
+#ifndef TESSERA_TRANSPORT_MPI_CALLS_H_
+#define TESSERA_TRANSPORT_MPI_CALLS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+
+namespace tessera::mpi {
+
+class Calls {
+ public:
+  // MPI's own values, by their bits.
+  using Request = uint64_t;
+  using Message = uint64_t;
+  struct Arrived {
+    Message message = 0;
+    int rank = 0;  // of the sender
+    size_t num_bytes = 0;
+  };
+
+  virtual ~Calls() = default;
+
+  virtual int rank() const = 0;
+  virtual int num_ranks() const = 0;
+
+  // Starts a send (MPI_Isend). The bytes are MPI's until is_done().
+  virtual StatusOr<Request> send(int rank, int tag, absl::Span<const std::byte> bytes) = 0;
+  // Takes the next message with the tag out of MPI's matching (MPI_Improbe); nullopt: none is
+  // there.
+  virtual StatusOr<std::optional<Arrived>> probe(int tag) = 0;
+  // Starts to receive what probe() has taken (MPI_Imrecv). The bytes are MPI's until is_done().
+  virtual StatusOr<Request> receive(Message message, absl::Span<std::byte> bytes) = 0;
+  // Whether the request has ended (MPI_Test); it is not to be used again then, nor after an error.
+  virtual StatusOr<bool> is_done(Request& request) = 0;
+
+  // MPI cannot be made to give up a request, so the memory of unfinished requests lives as long as
+  // this object, which lasts until MPI_Finalize().
+  void keep(std::unique_ptr<std::byte[]> bytes) {
+    std::lock_guard<std::mutex> lock(kept_mutex_);
+    kept_.push_back(std::move(bytes));
+  }
+
+ private:
+  std::mutex kept_mutex_;  // guards what follows
+  std::vector<std::unique_ptr<std::byte[]>> kept_;
+};
+
+}  // namespace tessera::mpi
+
+#endif  // TESSERA_TRANSPORT_MPI_CALLS_H_

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MeetingPlace: where the clients of an MPI program find their coordinator, as rank 0 decides it
+// for all. The part of tessera/mpi.h that needs no MPI.
+#ifndef TESSERA_TRANSPORT_MPI_MEETING_PLACE_H_
+#define TESSERA_TRANSPORT_MPI_MEETING_PLACE_H_
+
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "job/environment/port.h"
+
+namespace tessera::mpi {
+
+struct MeetingPlace {
+  std::string address;                    // "host:port"
+  std::string token;                      // of the job
+  std::optional<ReservedPort> port = {};  // holds it on this host, where it was chosen here
+};
+
+// `given` and `given_token` where they are not empty, then TESSERA_COORDINATOR and TESSERA_TOKEN;
+// else a free port of this host and a random token. The address is 127.0.0.1 where all ranks are on
+// one host, else the name of this host, which the others must be able to look up.
+StatusOr<MeetingPlace> choose_meeting_place(const std::string& given,
+                                            const std::string& given_token, bool is_one_host);
+
+}  // namespace tessera::mpi
+
+#endif  // TESSERA_TRANSPORT_MPI_MEETING_PLACE_H_

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How clients tell each other, by the coordinator's key-value space, where their engines take
+// messages (Connections::offer()).
+//
+//   exchange_offers()            for each pair two calls of each end
+//   exchange_through_client_0()  at the start of a job: each client gives client 0 one text, which
+//                                gives all of them to each: a few calls of each client
+//
+// The name of the engine travels with each offer, so that clients with different engines are told
+// so.
+//
+// Any thread. Blocks.
+#ifndef TESSERA_TRANSPORT_OFFERS_H_
+#define TESSERA_TRANSPORT_OFFERS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "job/coordinator/coordinator.h"
+#include "transport/connections.h"
+
+namespace tessera::network {
+
+struct OfferExchange {
+  int client = 0;
+  Connections::Offer offer;  // of this client
+  std::string peer_text;     // of the other one; empty: not there yet
+};
+
+// The part of an offer after its first word.
+std::string place_of(const std::string& offer);
+
+// Fills in the texts that are not there yet. The first error, with the rest filled in as far as
+// possible: InvalidArgument where the engines differ; else those of Coordinator::get().
+Status exchange_offers(Coordinator& coordinator, const std::string& engine,
+                       std::vector<OfferExchange>& exchanges, absl::Time deadline);
+// Collective over all clients of the job, once. Fills in the texts of pairs of which each end
+// offers one text to all. The errors are as above; all clients get those of client 0.
+Status exchange_through_client_0(Coordinator& coordinator, const std::string& engine,
+                                 std::vector<OfferExchange>& exchanges, absl::Time deadline);
+
+}  // namespace tessera::network
+
+#endif  // TESSERA_TRANSPORT_OFFERS_H_
