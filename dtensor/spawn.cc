@@ -4,9 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,13 +22,14 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/exception_status.h"
-#include "base/system_call.h"
 #include "dtensor/client_hooks.h"
 #include "job/coordinator/coordinator_process.h"
 #include "job/coordinator/coordinator_server.h"
+#include "job/environment/file_descriptor.h"
 #include "job/environment/host.h"
 #include "job/environment/port.h"
 #include "job/launcher/exit_status.h"
+#include "job/launcher/process.h"
 
 namespace tessera {
 namespace {
@@ -40,14 +38,14 @@ namespace {
 constexpr absl::Duration kGrace = absl::Seconds(2);
 
 struct Child {
-  pid_t pid = -1;
-  int report = -1;           // read end of what the child has to say, non-blocking; -1: closed
-  int end = -1;              // pidfd: readable once it has ended
-  std::string report_bytes;  // received so far: ReportHeader, message
+  Process process;
+  pid_t pid = 0;
+  FileDescriptor report;          // read end of the child's pipe, non-blocking
+  std::string report_bytes = {};  // received so far: ReportHeader, message
   int64_t stopped_ns = 0;   // when this process asked it to end; 0: never, or it was ending already
   bool was_killed = false;  // this process sent it SIGKILL
   bool done = false;        // it has ended and was reaped, and
-  ExitStatus exit;          // how
+  ExitStatus exit = {};     // how
 };
 
 void write_all(int fd, const std::string& text) {
@@ -118,12 +116,12 @@ Status outcome(int client_id, const Child& child) {
 // Reads what has come from a child.
 void read_report(Child& child) {
   char buffer[4096];
-  while (child.report >= 0) {
-    const ssize_t count = read(child.report, buffer, sizeof buffer);
+  while (child.report.is_open()) {
+    const ssize_t count = read(child.report.get(), buffer, sizeof buffer);
     if (count > 0) child.report_bytes.append(buffer, static_cast<size_t>(count));
     if (count > 0 || (count < 0 && errno == EINTR)) continue;
     if (count < 0 && errno == EAGAIN) return;
-    close(std::exchange(child.report, -1));
+    child.report.close();
   }
 }
 
@@ -131,14 +129,8 @@ void read_report(Child& child) {
 // other end of its pipe, so the end of the pipe is not waited for.
 void reap(Child& child) {
   read_report(child);
-  if (child.report >= 0) close(std::exchange(child.report, -1));
-  if (child.end >= 0) close(std::exchange(child.end, -1));
-  int wait_status = 0;
-  pid_t reaped;
-  do {
-    reaped = waitpid(child.pid, &wait_status, 0);
-  } while (reaped < 0 && errno == EINTR);
-  child.exit = reaped == child.pid ? ExitStatus::of_wait(wait_status) : ExitStatus::unknown();
+  child.report.close();
+  child.exit = child.process.reap();
   child.done = true;
 }
 
@@ -149,8 +141,8 @@ bool read_reports(std::vector<Child>& children, absl::Time deadline) {
   std::vector<Child*> reporting;
   for (Child& child : children) {
     if (child.done) continue;
-    waiting.push_back({child.end, POLLIN, 0});
-    waiting.push_back({child.report, POLLIN, 0});
+    waiting.push_back({child.process.pidfd(), POLLIN, 0});
+    waiting.push_back({child.report.get(), POLLIN, 0});
     reporting.push_back(&child);
   }
   int ready;
@@ -202,8 +194,8 @@ std::optional<size_t> likeliest_cause(const std::vector<Child>& children) {
 void stop_others(std::vector<Child>& children) {
   for (Child& child : children) {
     if (child.done || header_of(child).has_value()) continue;
-    if (!is_process_ending(child.pid)) child.stopped_ns = absl::ToUnixNanos(steady_now());
-    kill(child.pid, SIGTERM);
+    if (!child.process.is_ending()) child.stopped_ns = absl::ToUnixNanos(steady_now());
+    child.process.kill(SIGTERM);
   }
 }
 
@@ -211,7 +203,7 @@ void kill_all(std::vector<Child>& children) {
   for (Child& child : children) {
     if (child.done) continue;
     child.was_killed = true;
-    kill(child.pid, SIGKILL);
+    child.process.kill(SIGKILL);
   }
 }
 
@@ -237,48 +229,29 @@ Status wait_for_all(std::vector<Child>& children) {
                             : absl::OkStatus();
 }
 
-Status no_resource(absl::string_view call) {
-  return absl::ResourceExhaustedError(absl::StrCat("spawn: ", call, ": ", std::strerror(errno)));
+Status no_resource(absl::string_view what) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("spawn cannot make ", what, ": ", std::strerror(errno)));
 }
 
-// Forks the client with this index, which runs `main` with the pipe to report to; it does not
-// return. Where it fails the child has no pid.
-Status start_child(std::vector<Child>& children, int index,
-                   absl::FunctionRef<void(int report)> main) {
-  const pid_t parent = getpid();
+// Forks one more client, which runs `main` with the pipe to report to; it does not return.
+Status start_child(std::vector<Child>& children, absl::FunctionRef<void(int report)> main) {
   int pipe_ends[2];
-  if (pipe2(pipe_ends, O_CLOEXEC) != 0) return no_resource("pipe");
-  const pid_t pid = fork();
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);
-    close(pipe_ends[0]);
-    for (const Child& sibling : children) {
-      if (sibling.report >= 0) close(sibling.report);
-      if (sibling.end >= 0) close(sibling.end);
-    }
-    main(pipe_ends[1]);
-    _exit(1);
-  }
-  close(pipe_ends[1]);
-  if (pid < 0) {
-    const Status failure = no_resource("fork");
-    close(pipe_ends[0]);
-    return failure;
-  }
-  Child& child = children[index];
-  child.pid = pid;
-  child.report = pipe_ends[0];
-  fcntl(child.report, F_SETFL, O_NONBLOCK);
-  child.end = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (child.end >= 0) return absl::OkStatus();
-  // It has ended, and the kernel has reaped it, as it does while SIGCHLD is ignored.
-  const bool is_gone = errno == ESRCH;
-  const Status failure =
-      is_gone ? absl::OkStatus() : failed_call(kPidfdOpen, errno, no_resource("pidfd_open"));
-  if (!is_gone) kill(pid, SIGKILL);
-  reap(child);
-  return failure;
+  if (pipe2(pipe_ends, O_CLOEXEC) != 0) return no_resource("a pipe");
+  FileDescriptor read_end(pipe_ends[0]);
+  const FileDescriptor write_end(pipe_ends[1]);
+  const auto body = [&] {
+    read_end.close();
+    children.clear();  // closes the pipes of the clients before this one
+    main(write_end.get());
+  };
+  TESSERA_ASSIGN_OR_RETURN(Process process, Process::start(body, no_resource));
+  fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
+  const pid_t pid = process.pid();
+  children.push_back({.process = std::move(process), .pid = pid, .report = std::move(read_end)});
+  // The kernel has reaped it already, as it does while SIGCHLD is ignored.
+  if (pid == 0) reap(children.back());
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -317,15 +290,14 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
                                                        ProcessGroup::kOfCaller));
     coordinator.emplace(std::move(started));
   }
-  std::vector<Child> children(num_clients);
+  std::vector<Child> children;
   Status failure;
   for (int i = 0; i < num_clients && failure.ok(); ++i) {
     client_options.client_id = i;
-    failure = start_child(children, i,
-                          [&](int report) { child_main(report, client_options, hooks, fn); });
+    failure =
+        start_child(children, [&](int report) { child_main(report, client_options, hooks, fn); });
   }
   if (!failure.ok()) {
-    std::erase_if(children, [](const Child& child) { return child.pid < 0; });
     kill_all(children);
     wait_for_all(children).IgnoreError();
     return failure;

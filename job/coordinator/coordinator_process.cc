@@ -3,10 +3,8 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/format.h"
-#include "base/system_call.h"
 
 namespace tessera {
 namespace {
@@ -138,62 +135,38 @@ Status make_channel(FileDescriptor& of_parent, FileDescriptor& of_child) {
 StatusOr<CoordinatorProcess> CoordinatorProcess::start(const CoordinatorServerOptions& options,
                                                        ProcessGroup group, absl::Duration timeout) {
   const absl::Time deadline = steady_now() + timeout;
-  CoordinatorProcess process;
+  FileDescriptor of_parent;
   FileDescriptor of_child;
-  TESSERA_RETURN_IF_ERROR(make_channel(process.channel_, of_child));
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid < 0) return no_resource("a process");
-  if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // The launcher may have died before prctl: then nothing would ever end this process.
-    if (getppid() != parent) _exit(1);
-    serve(of_child.get(), options, group);
-  }
+  TESSERA_RETURN_IF_ERROR(make_channel(of_parent, of_child));
+  TESSERA_ASSIGN_OR_RETURN(
+      Process child, Process::start([&] { serve(of_child.get(), options, group); }, no_resource));
+  CoordinatorProcess process(std::move(child), std::move(of_parent));
   of_child.close();
-  process.pid_.value = pid;
-  process.owner_ = parent;
-  process.pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!process.pidfd_.is_open()) {
-    const Status no_pidfd = failed_call(kPidfdOpen, errno, no_resource("a pidfd"));
-    kill(pid, SIGKILL);
-    return no_pidfd;
-  }
   const Status started = read_result(process.channel_.get(), deadline);
   if (!absl::IsDeadlineExceeded(started)) {
     TESSERA_RETURN_IF_ERROR(started);
     return process;
   }
-  process.kill_child();
+  process.process_.kill(SIGKILL);
   return absl::DeadlineExceededError(absl::StrCat(
       "the coordinator did not listen on ", options.address, " within ", format_duration(timeout),
       "; see whether this host finds the address of that name, and whether it is overloaded"));
 }
 
 CoordinatorProcess::~CoordinatorProcess() {
-  if (pid_.value == 0 || getpid() != owner_) return;
+  if (process_.is_reaped() || !process_.is_own()) return;
   const char byte = 0;
-  pollfd ended = {pidfd_.get(), POLLIN, 0};
-  const bool is_asked = pidfd_.is_open() && send(channel_.get(), &byte, 1, MSG_NOSIGNAL) == 1;
-  if (!is_asked || poll(&ended, 1, kEndTimeMs) != 1) kill_child();
-  while (waitpid(pid_.value, nullptr, 0) < 0 && errno == EINTR) {
-  }
-}
-
-void CoordinatorProcess::kill_child() {
-  if (pidfd_.is_open()) syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
+  pollfd ended = {process_.pidfd(), POLLIN, 0};
+  const bool is_asked = send(channel_.get(), &byte, 1, MSG_NOSIGNAL) == 1;
+  // The destructor of Process kills it where it does not act.
+  if (is_asked && poll(&ended, 1, kEndTimeMs) == 1) process_.reap();
 }
 
 std::optional<ExitStatus> CoordinatorProcess::poll_exit() {
-  pollfd ended = {pidfd_.get(), POLLIN, 0};
+  pollfd ended = {process_.pidfd(), POLLIN, 0};
   // Where the kernel has begun to end it, the end is a moment away.
-  if (poll(&ended, 1, is_process_ending(pid_.value) ? -1 : 0) != 1) return std::nullopt;
-  siginfo_t info = {};
-  if (waitid(P_PID, pid_.value, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
-    return ExitStatus::unknown();
-  }
-  return info.si_code == CLD_EXITED ? ExitStatus{.code = info.si_status}
-                                    : ExitStatus{.signal = info.si_status};
+  if (poll(&ended, 1, process_.is_ending() ? -1 : 0) != 1) return std::nullopt;
+  return process_.poll_exit();
 }
 
 }  // namespace tessera

@@ -35,6 +35,7 @@
 #include "job/coordinator/coordinator_server.h"
 #include "job/environment/file_descriptor.h"
 #include "job/launcher/exit_status.h"
+#include "job/launcher/process.h"
 
 namespace tessera {
 
@@ -58,24 +59,15 @@ class CoordinatorProcess {
   // it where it does not act.
   ~CoordinatorProcess();
 
-  pid_t pid() const { return pid_.value; }
+  pid_t pid() const { return process_.pid(); }
   // How the child has ended, if it has or is being ended: before its time.
   std::optional<ExitStatus> poll_exit();
 
  private:
-  // Zero after a move, so that only one object ever kills.
-  struct OwnedPid {
-    OwnedPid() = default;
-    OwnedPid(OwnedPid&& other) noexcept : value(std::exchange(other.value, 0)) {}
-    pid_t value = 0;
-  };
+  CoordinatorProcess(Process process, FileDescriptor channel)
+      : process_(std::move(process)), channel_(std::move(channel)) {}
 
-  CoordinatorProcess() = default;
-  void kill_child();
-
-  OwnedPid pid_;
-  pid_t owner_ = 0;         // the process that started the child
-  FileDescriptor pidfd_;    // a signal by it reaches the child and no other process, ever
+  Process process_;
   FileDescriptor channel_;  // the child writes how its start went; this process when it is to end
 };
 

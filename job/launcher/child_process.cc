@@ -4,10 +4,7 @@
 #include "job/launcher/child_process.h"
 
 #include <fcntl.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "base/system_call.h"
 #include "base/text.h"
 #include "job/launcher/status_channel.h"
 
@@ -58,7 +54,6 @@ struct ExecPlan {
   std::vector<std::string> paths;  // of the program, in the order in which they are tried
   std::vector<char*> arguments;
   std::vector<char*> environment;
-  pid_t launcher = 0;
   int input_fd = -1;
   int output_fd = -1;
   int error_fd = -1;
@@ -100,10 +95,6 @@ int try_exec(const ExecPlan& plan) {
 // Runs in the child; async-signal-safe calls only.
 [[noreturn]] void exec_child(const ExecPlan& plan) {
   setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The launcher may have died before prctl: then no process would ever end this one.
-  if (getppid() != plan.launcher) _exit(1);
-
   struct sigaction default_action = {};
   default_action.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) {
@@ -157,24 +148,17 @@ StatusOr<ChildProcess> ChildProcess::start(const std::vector<std::string>& comma
       .paths = paths_of(command[0]),
       .arguments = pointers(command),
       .environment = pointers(all_variables),
-      .launcher = getpid(),
       .input_fd = source.get(),
       .output_fd = output.write_end.get(),
       .error_fd = error.write_end.get(),
       .status_fd = status.write_end.get(),
       .exec_error_fd = exec_error.write_end.get(),
   };
-  const pid_t pid = fork();
-  if (pid < 0) return no_resource("a process");
-  if (pid == 0) exec_child(plan);
-
-  ChildProcess child;
-  child.pid_.value = pid;
+  TESSERA_ASSIGN_OR_RETURN(Process process,
+                           Process::start([&plan] { exec_child(plan); }, no_resource));
+  ChildProcess child(std::move(process));
   // Also here: the launcher may signal the group before the child has run at all.
-  setpgid(pid, pid);
-  // Not by name: the sys/pidfd.h of glibc 2.36 lacks extern "C".
-  child.pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!child.pidfd_.is_open()) return failed_call(kPidfdOpen, errno, no_resource("a pidfd"));
+  if (!child.is_reaped()) setpgid(child.pid(), child.pid());
   child.input_ = std::move(input);
   child.output_ = std::move(output.read_end);
   child.error_ = std::move(error.read_end);
@@ -213,28 +197,12 @@ Status ChildProcess::await_exec(const std::string& program) {
 }
 
 void ChildProcess::signal_group(int signal) {
-  if (!is_reaped()) kill(-pid_.value, signal);
-}
-
-std::optional<ExitStatus> ChildProcess::poll_exit() {
-  siginfo_t info = {};
-  if (is_reaped()) return std::nullopt;
-  if (waitid(P_PID, pid_.value, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
-    // The id may belong to another process by now.
-    pid_.value = 0;
-    return ExitStatus::unknown();
-  }
-  if (info.si_pid == 0) return std::nullopt;
-  if (info.si_code == CLD_EXITED) return ExitStatus{.code = info.si_status};
-  return ExitStatus{.signal = info.si_status};
+  if (!is_reaped()) kill(-pid(), signal);
 }
 
 void ChildProcess::kill_and_reap() {
-  if (is_reaped()) return;
   signal_group(SIGKILL);
-  while (waitpid(pid_.value, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  pid_.value = 0;
+  process_.reap();
 }
 
 }  // namespace tessera

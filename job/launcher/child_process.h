@@ -26,6 +26,7 @@
 #include "base/status.h"
 #include "job/environment/file_descriptor.h"
 #include "job/launcher/exit_status.h"
+#include "job/launcher/process.h"
 
 namespace tessera {
 
@@ -47,8 +48,8 @@ class ChildProcess {
   // it cannot be executed. Both name it and say what to do.
   Status await_exec(const std::string& program);
 
-  pid_t pid() const { return pid_.value; }
-  int pidfd() const { return pidfd_.get(); }             // readable once the process has ended
+  pid_t pid() const { return process_.pid(); }
+  int pidfd() const { return process_.pidfd(); }         // readable once the process has ended
   FileDescriptor& standard_output() { return output_; }  // read ends, non-blocking
   FileDescriptor& standard_error() { return error_; }
   FileDescriptor& status_channel() { return status_; }
@@ -57,28 +58,17 @@ class ChildProcess {
 
   // Sends `signal` to the process group; nothing after kill_and_reap().
   void signal_group(int signal);
-  // The end of the process, if it has ended. Does not reap. ExitStatus::unknown() where the kernel
-  // reaped it itself, as it does while this process ignores SIGCHLD.
-  std::optional<ExitStatus> poll_exit();
-  // Whether the kernel has begun to end the process; poll_exit() knows the end only once its memory
-  // is freed, which takes tenths of a second for many GiB.
-  bool is_ending() const { return !is_reaped() && is_process_ending(pid_.value); }
+  // See Process.
+  std::optional<ExitStatus> poll_exit() { return process_.poll_exit(); }
+  bool is_ending() const { return process_.is_ending(); }
+  bool is_reaped() const { return process_.is_reaped(); }
   // Kills the group, waits for the end of the process, and gives its id back. Idempotent.
   void kill_and_reap();
-  bool is_reaped() const { return pid_.value == 0; }
 
  private:
-  // Zero after a move, so that only one object ever kills.
-  struct OwnedPid {
-    OwnedPid() = default;
-    OwnedPid(OwnedPid&& other) noexcept : value(std::exchange(other.value, 0)) {}
-    pid_t value = 0;
-  };
+  explicit ChildProcess(Process process) : process_(std::move(process)) {}
 
-  ChildProcess() = default;
-
-  OwnedPid pid_;
-  FileDescriptor pidfd_;
+  Process process_;
   FileDescriptor input_;
   FileDescriptor output_;
   FileDescriptor error_;

@@ -583,11 +583,13 @@ void Job::report_attempt() {
     }
     if (options_.hosts.empty()) say(stopped_report(stopped));
   }
-  if (coordinator_.has_value() && coordinator_->poll_exit().has_value()) {
+  const pid_t service = coordinator_.has_value() ? coordinator_->pid() : 0;
+  const auto service_end =
+      coordinator_.has_value() ? coordinator_->poll_exit() : std::optional<ExitStatus>();
+  if (service_end.has_value()) {
     say(absl::StrCat("tessera_run: the ",
                      options_.node_id == 0 ? "coordinator" : "relay to the coordinator", " (pid ",
-                     coordinator_->pid(), ") ", coordinator_->poll_exit()->to_string(),
-                     " before the job was over\n"));
+                     service, ") ", service_end->to_string(), " before the job was over\n"));
   }
   if (timed_out_) say(timeout_report(unfinished_, num_processes(), options_.timeout));
   say_output_error();
