@@ -43,7 +43,7 @@ Rule broadcast_rule(absl::Span<const OperandType> operands, const Shape& shape) 
       dims.push_back(is_broadcast ? RuleDim() : rule.result[before + dim]);
     }
   }
-  // What no operand has is a dim of size 1 of none of them: there is none.
+  // Every factor of the result is in an operand: some operand has a dim of its size.
   return rule;
 }
 

@@ -29,7 +29,7 @@
 
 namespace tessera::ops {
 
-// What a call says beside its operands, by the names of tests/facts/ops.md.
+// The attributes of a call, by the names of tests/facts/ops.md.
 class Attributes {
  public:
   Attributes() = default;
@@ -46,7 +46,7 @@ class Attributes {
   StatusOr<Scalar> scalar(const std::string& name) const;
   // The numbers of nested lists, one after the other; none where the attribute is not given.
   StatusOr<std::vector<int64_t>> integers(const std::string& name) const;
-  // The same of a list that has `count` numbers, or is not given.
+  // As integers(), for a list of `count` numbers; `otherwise` where it is not given.
   StatusOr<std::vector<int64_t>> integers(const std::string& name, size_t count,
                                           std::vector<int64_t> otherwise) const;
 
@@ -71,8 +71,8 @@ struct CatalogEntry {
   std::vector<std::string> optional;
   // Operands of a call with the attributes needed, and those beside them.
   std::vector<SampleOperand> sample;
-  // Null where the operation is made of others, which `made_of` names. An operation that has both
-  // is made of others where the dim that it is along is split.
+  // Null where the operation is composed of others, which `made_of` names. An operation with both a
+  // plan and `made_of` is composed only where the dim that it works along is split.
   PlanFunction plan;
   std::string made_of = {};
   std::string sample_attributes = {};
@@ -84,9 +84,9 @@ struct CatalogEntry {
 // All operations, in the order of the headers.
 absl::Span<const CatalogEntry> catalog();
 
-// InvalidArgument for a name that is unknown (with the nearest one) or of an operation that is made
-// of others, for a wrong number of operands, for attributes that are unknown, missing or malformed,
-// and for what the operation itself refuses.
+// InvalidArgument for a name that is unknown (with the nearest one) or of a composed operation, for
+// a wrong number of operands, for attributes that are unknown, missing or malformed, and for what
+// the operation itself refuses.
 StatusOr<OpPlan> plan_operation(absl::string_view name, absl::Span<const OperandType> operands,
                                 const Attributes& attributes);
 

@@ -36,7 +36,7 @@ DTensor finite_max(const DTensor& x, const Dims& dims) {
   // Any number is right for no elements.
   if (num_elements(x.shape()) == 0) return sum(stop_gradient(x), dims, KeepDims::kYes);
   const double limit = largest(x.dtype());
-  // What is subtracted changes no derivative of what the callers compute.
+  // The callers subtract this maximum, which changes no derivative of their results.
   return clip(max(stop_gradient(x), dims, KeepDims::kYes), -limit, limit);
 }
 

@@ -64,7 +64,7 @@ std::vector<int64_t> label_sizes(const OperandType& a, const OperandType& b, con
   return sizes;
 }
 
-// The product of two tensors, whose labels are in the other one or in the result.
+// The product of two tensors. Each label is in the other tensor or in the result.
 StatusOr<OpPlan> plan_product(const char* name, const OperandType& a, const OperandType& b,
                               const Labels& a_labels, const Labels& b_labels,
                               const Labels& labels) {
@@ -133,7 +133,7 @@ struct ProductLabels {
   Labels a, b, result;
 };
 
-// Of operands that may be multiplied.
+// The labels of operands that may be multiplied; else InvalidArgument.
 StatusOr<ProductLabels> matmul_labels(const OperandType& a, const OperandType& b) {
   TESSERA_RETURN_IF_ERROR(check_numbers("matmul", {a, b}));
   if (rank_of(a) == 0 || rank_of(b) == 0) {
@@ -279,7 +279,7 @@ DTensor sum_letters(const DTensor& x, absl::string_view kept, std::string& lette
   return dims.empty() ? x : sum(x, dims);
 }
 
-// Labels for letters: the same one for each place of a letter.
+// Labels for letters: equal letters have equal labels.
 ProductLabels letter_labels(const std::string& a, const std::string& b, const std::string& result) {
   std::string known;
   for (const char c : a + b) {
@@ -299,7 +299,7 @@ DTensor product(const DTensor& a, const DTensor& b, const std::string& a_letters
   return product("einsum", a, b, labels.a, labels.b, labels.result, out);
 }
 
-// Of two operands, each of whose letters is in the other one or in the result.
+// The plan for two operands. Refused where a letter is in one operand alone.
 StatusOr<OpPlan> plan_einsum(absl::string_view text, absl::Span<const OperandType> x) {
   TESSERA_ASSIGN_OR_RETURN(const Equation equation, parse_equation(text));
   TESSERA_RETURN_IF_ERROR(letter_sizes(equation, x).status());
@@ -328,7 +328,7 @@ DTensor multiply(const Equation& equation, absl::Span<const DTensor> operands, c
   DTensor left = operands[0];
   std::string letters = equation.operands[0];
   for (size_t k = 1; k < operands.size(); ++k) {
-    // What is needed later on.
+    // The letters that are needed later on.
     std::string later = equation.result;
     for (size_t rest = k + 1; rest < operands.size(); ++rest) later += equation.operands[rest];
     std::string next = equation.operands[k];

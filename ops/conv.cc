@@ -54,7 +54,7 @@ StatusOr<int64_t> result_size(const char* name, int64_t size, const Window& wind
   return (padded - reach) / window.stride + 1;
 }
 
-// What kernels of images do: `function` of their one or two operands.
+// The kernel of an image operation: applies `function` to one or two operands.
 Status image(const LocalCall& call, const ImageCall& function, DType dtype) {
   const BoxArray a = {call.in[0], call.in_boxes[0]};
   if (call.in.size() == 1) {
@@ -73,7 +73,7 @@ Status check_image(const char* name, const OperandType& x) {
                  "; cast() first");
 }
 
-// What a window at an index of the result reaches over.
+// The elements that the window at an index of the result covers.
 Reach reach_of(const Window& window) {
   return {window.stride, -window.before, (window.size - 1) * window.dilation - window.before};
 }
@@ -304,7 +304,7 @@ StatusOr<OpPlan> plan_avg_pool(const OperandType& x, const Window (&windows)[2])
                    });
 }
 
-// Of an image and of values, which may be the image itself: then devices fetch it once.
+// Takes an image and values. The values may be the image itself: then devices fetch it once.
 StatusOr<OpPlan> plan_max_pool(absl::Span<const OperandType> images, const Window (&windows)[2]) {
   return plan_pool("max_pool2d", images, windows,
                    [dtype = images[0].dtype(), height = windows[0],
@@ -345,7 +345,7 @@ struct AvgPool {
   }
 };
 
-// What `values` holds where x is largest; linear in the values.
+// max_pool2d: the elements of `values` at the places where x is largest; linear in the values.
 struct MaxPool {
   Window windows[2];
 

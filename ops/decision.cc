@@ -23,7 +23,7 @@ Status check_out(const char* name, const OpPlan& plan, const Layout& out) {
                       absl::StrCat(name, ": out ", out.to_string()));
 }
 
-// What devices fetch of a tensor.
+// One line about the fetch of a tensor.
 std::string explain_fetch(const Fetch& fetch) {
   return absl::StrCat(fetch.from().to_string(),
                       ", of which each device fetches what it needs: ", "predicted ",

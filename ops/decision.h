@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is decided for an operation and the layouts of its operands, in words too.
+// The decision about the layouts of an operation, and its explanation as text.
 //
 //   matmul [x, -] [-, y]   by matmul: [a, b] [b, c] -> [a, c]; b contracted (sum)
 //                          operand 0: [x, -] as it is
@@ -25,13 +25,13 @@ namespace tessera::ops {
 
 struct LayoutDecision {
   Assignment assignment;
-  // Lines: the rule, how each operand is moved, what was compared, and how the result is moved.
+  // Lines: the rule, how each operand is moved, the alternatives, and how the result is moved.
   std::string explanation;
 };
 
-// `attributes` are those of the call, which all members of a fetch must have in common. Requires
-// operands on one mesh, which is that of `out`. InvalidArgument for an `out` that does not
-// fit the result; the errors of Rule::validate() and infer().
+// `attributes` are the attributes of the call; all members of a fetch must have equal ones.
+// Requires operands and `out` on one mesh. InvalidArgument for an `out` that does not fit the
+// result; the errors of Rule::validate() and infer().
 StatusOr<LayoutDecision> decide_layouts(const char* name, const OpPlan& plan,
                                         absl::Span<const Operand> operands,
                                         const std::optional<Layout>& out,

@@ -6,9 +6,9 @@
 //   const DTensor y = ops::elementwise<float, float, float>(
 //       [a](float x, float b) { return std::max(a * x + b, 0.0f); }, x, b);
 //
-// The first type is that of the result, the others are those of the tensors. Without the others,
-// elementwise<R>(fn, x, b) and elementwise(fn, x, b) take the types from the function, which then
-// has one call operator that is no template.
+// The first type is the type of the result, the others are the types of the tensors. Without the
+// others, elementwise<R>(fn, x, b) and elementwise(fn, x, b) take the types from the function,
+// which then has one call operator that is no template.
 //
 // NumPy's broadcasting. The layouts follow by the rule of add(), but partial operands are reduced
 // first. The function is copied, and is called on the threads of the devices, several at once,
@@ -18,7 +18,7 @@
 // Errors: InvalidArgument where a tensor has another dtype than its type, where shapes do not
 // broadcast, and for an empty function; Unimplemented on GPUs, for which a function must be
 // compiled by nvcc: local_map() gives it the stream. It has no gradient: gradient() returns
-// InvalidArgument for its operands; custom_gradient() takes one.
+// InvalidArgument for its operands; custom_gradient() can add one.
 //
 // Equal calls are decided once if the function is trivially copyable, which most lambdas are; a
 // call with another function takes some microseconds more. JAX: a jitted function. NumPy:

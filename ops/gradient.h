@@ -16,16 +16,16 @@
 
 namespace tessera::ops {
 
-// For each operand; nothing where it is zero.
+// One gradient for each operand; nothing where it is zero.
 using Gradients = std::vector<std::optional<DTensor>>;
 
 struct GradientCall {
   absl::Span<const DTensor> operands;
   const DTensor& result;
   const DTensor& cotangent;         // of the result
-  const std::vector<bool>& needed;  // by operand: what is not needed may be left out
+  const std::vector<bool>& needed;  // by operand: gradients not needed may be left out
 };
-// Made of operations.
+// Computes gradients by operations.
 using GradientFn = std::function<Gradients(const GradientCall& call)>;
 
 DTensor record(DTensor result, absl::Span<const DTensor> operands, GradientFn gradient);
@@ -42,7 +42,7 @@ DTensor differentiable(DTensor result, absl::Span<const DTensor> operands, Fn gr
   return result;
 }
 
-// The sum of what was broadcast from this shape.
+// Sums a gradient back to this shape, from which an operand was broadcast.
 DTensor sum_to(const DTensor& cotangent, const Shape& shape);
 
 }  // namespace tessera::ops

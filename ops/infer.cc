@@ -20,7 +20,7 @@ using internal::SubAxes;
 // Which axes split each factor, and which stay partial.
 struct Choice {
   std::vector<SubAxes> factors;  // by factor
-  std::vector<SubAxes> partial;  // by operand; of a joint rule all carriers have the same
+  std::vector<SubAxes> partial;  // by operand; equal for all carriers of a joint rule
 };
 
 // The lists that operands have for a factor, or for their partial axes, without repetitions.
@@ -53,9 +53,10 @@ void append(SubAxes& list, const SubAxes& more) {
   list.insert(list.end(), more.begin(), more.end());
 }
 
-// Deals the axes of a dim to its factors, from the major one: a factor takes what divides it, and
-// the next one what is left when it is split into single indices. Axes that do not divide are left
-// out. Where an axis is too large for a factor, its major part is taken, and noted in `splits`.
+// Deals the axes of a dim to its factors, from the major one: a factor takes the axes that divide
+// it, and the next factor the axes left when it is split into single indices. Axes that do not
+// divide are left out. Where an axis is too large for a factor, its major part is taken, and noted
+// in `splits`.
 void deal(const Rule& rule, const RuleDim& dim, const SubAxes& axes, std::vector<SubAxes>& lists,
           SubAxes& splits) {
   if (dim.empty()) return;
@@ -132,7 +133,8 @@ class Inference {
   }
 
  private:
-  // What the operands want, in atoms that are the same for all of them.
+  // Collects the axes that the operands want for each factor, cut into atoms common to all
+  // operands.
   void collect() {
     SubAxes parts;
     for (const Operand& operand : operands_) add_parts(operand.layout, parts);
@@ -173,8 +175,8 @@ class Inference {
     return lists;
   }
 
-  // Whether terms of an operand may stay terms. Of carriers with several reductions those of the
-  // first one pass.
+  // Whether terms of an operand may stay terms. Where carriers have different reductions, only
+  // terms of the first carrier's reduction pass.
   bool passes(int operand) const {
     const Layout& layout = operands_[operand].layout;
     if (!layout.is_partial() || !rule_.may_carry(operand)) return false;
@@ -194,7 +196,7 @@ class Inference {
     return std::nullopt;
   }
 
-  // What the operands agree on; false where they do not.
+  // Sets the axes that the operands agree on; false where they disagree.
   bool agree(Choice& choice) const {
     bool agreed = true;
     choice.factors.resize(rule_.factors.size());
@@ -265,7 +267,7 @@ class Inference {
     return has_changed;
   }
 
-  // Whether no axis has two uses. Of a joint rule carriers have their partial axes in common.
+  // Whether no axis has two uses. Under a joint rule the carriers share their partial axes.
   bool is_disjoint(const Choice& choice) const {
     std::vector<const SubAxes*> lists;
     for (const SubAxes& list : choice.factors) lists.push_back(&list);
@@ -441,7 +443,7 @@ class Inference {
     const RuleDims& rule_dims = rule_.operands[operand];
     std::vector<SubAxes> dims = dims_of_choice(choice, rule_dims);
     const SubAxes& partial = choice.partial[operand];
-    // A moved dim keeps its own axes, up to one that has another use.
+    // A moved dim keeps its own axes, up to the first axis with another use.
     SubAxes used = partial;
     for (size_t dim = 0; dim < dims.size(); ++dim) {
       if (reach(operand, dim) == nullptr) append(used, dims[dim]);
@@ -457,7 +459,7 @@ class Inference {
     return internal::make_layout(mesh_, dims, partial,
                                  partial.empty() ? std::nullopt : reduction());
   }
-  // What devices fetch of an operand of this layout; null where each has what it needs.
+  // The fetch of an operand in this layout; null where each device has the elements it needs.
   std::shared_ptr<const Fetch> fetch_of(const Choice& choice, size_t operand,
                                         const Layout& layout) const {
     std::vector<MovedDim> moved;
@@ -470,7 +472,7 @@ class Inference {
       if (splits || !each.reach.is_periodic) moved.push_back(each);
     }
     if (!is_split) return nullptr;
-    // Of each moved dim what the device has of its factor.
+    // For each moved dim, the part of its factor that a device computes.
     Shape sizes;
     std::vector<SubAxes> lists;
     for (const MovedDim& each : moved) {
@@ -544,8 +546,8 @@ class Inference {
   int num_alternatives_ = 0;
   bool is_limited_ = false;
   Status first_error_;
-  // What moves to a layout take, by operand; fetches of a layout for parts; and the reduction of a
-  // result.
+  // Predicted times: of moves to a layout, by operand; of fetches of a layout for parts; and of the
+  // reduction of a result.
   std::vector<absl::flat_hash_map<Layout, double>> moved_;
   std::vector<absl::flat_hash_map<std::pair<Layout, std::vector<SubAxes>>, double>> fetched_;
   absl::flat_hash_map<Layout, double> reduced_;

@@ -5,24 +5,23 @@
 //   matmul [m, k] [k, n] -> [m, n]
 //     [x, -] [-, y]   agreed: the result is [x, y], and nothing is sent
 //     [-, x] [x, -]   agreed: the result is [-, -] sum{x}
-//     [x, -] [-, x]   contested: x is wanted for m and for n. The assignment of axes to factors
-//     with
-//                     the least predicted time wins.
+//     [x, -] [-, x]   contested: x is wanted for m and for n. The assignment of axes to
+//                     factors with the least predicted time wins.
 //
 // What holds for every assignment:
 //   1. a factor has one list of axes, which every operand and the result split it by; no axis is in
 //      two lists. A moved dim of an operand keeps its own axes instead, as many as its operand uses
 //      for nothing else, and each device fetches what it needs;
 //   2. nothing is split that no operand splits, or `out` asks for;
-//   3. operands that agree are not moved: one that splits a factor by a prefix of its list, or not
-//      at all, is sliced, and nothing is sent;
-//   4. where they disagree, no assignment of prefixes of their lists takes less predicted time; of
-//      equals the one that is nearest to the earlier operands is taken. Of more than
-//      most_alternatives() assignments so many are compared, and then those that differ from the
-//      best in one factor, as long as one of them is better;
+//   3. operands that agree are not moved: an operand that splits a factor by a prefix of its list,
+//      or not at all, is sliced, and nothing is sent;
+//   4. where they disagree, no assignment of prefixes of their lists takes less predicted time;
+//      among equals the nearest to the earlier operands is taken. Where there are more than
+//      most_alternatives() assignments, so many are compared, and then assignments that differ from
+//      the best in one factor, as long as one of them is better;
 //   5. it depends on the arguments alone, so it is the same on every client.
 //
-// Pure: abstract meshes will do. Costs are those of plan_relayout(), of the arithmetic of a device
+// Pure: abstract meshes will do. Costs are of plan_relayout(), of the arithmetic of a device
 // (Rule::seconds_per_point), of fetches, and of the reduction of a partial result to shards.
 #ifndef TESSERA_OPS_INFER_H_
 #define TESSERA_OPS_INFER_H_
@@ -46,7 +45,7 @@
 
 namespace tessera::ops {
 
-// What inference knows of a tensor. References to the caller's.
+// The facts about a tensor that inference uses. References to the caller's.
 struct Operand {
   const Layout& layout;
   const Shape& shape;
@@ -59,11 +58,11 @@ inline int most_alternatives(size_t num_operands) {
 }
 
 struct Assignment {
-  // What each operand is moved to before the kernels run.
+  // The layout that each operand is moved to before the kernels run.
   std::vector<Layout> operands;
-  // What devices fetch of each operand after that; null where each has what it needs.
+  // The fetch of each operand after that; null where each device has the elements it needs.
   std::vector<std::shared_ptr<const Fetch>> fetches;
-  // What the kernels make.
+  // The layout that the kernels make.
   Layout result;
   // Whether operands disagreed, or `out` is not what they agreed on.
   bool is_contested = false;

@@ -43,8 +43,8 @@ LocalKernel placing(DType dtype, std::array<std::byte, 8> rest, Pieces pieces) {
   };
 }
 
-// Where what the device has of a dim begins in the result, which repeats the dim, of `size`
-// elements, from `by` on: once for each time that it meets the device's part of the result.
+// The places in the result where the device's part of a dim begins. The result repeats the dim, of
+// `size` elements, from `by` on; only copies that meet the device's part of the result count.
 std::vector<int64_t> repeated_begins(const LocalCall& call, int dim, int64_t by, int64_t size) {
   std::vector<int64_t> begins;
   const int64_t sizes[] = {call.in_boxes[0].sizes[dim], call.out_box.sizes[dim]};

@@ -137,8 +137,7 @@ std::optional<int64_t> split_of(const DTensor& x, int64_t dim, const StatusOr<Op
 }
 
 // `count` elements of the result for each shard of the dim, which the device makes of its shard
-// alone: what shard i of N needs of n elements are those from floor((i n + N - 1) / N) to
-// floor((i n + n - 1) / N).
+// alone: shard i of N needs elements floor((i n + N - 1) / N) to floor((i n + n - 1) / N) of n.
 OpPlan plan_by_shard(const OperandType& x, int along, int64_t num_shards, int64_t count) {
   OpPlan plan = plan_same(x);
   const int64_t size = x.shape()[along];
@@ -225,8 +224,7 @@ DTensor search(const char* name, const DTensor& x, int64_t dim, bool is_max, con
   });
 }
 
-// What top_k() looks for k elements in: x, or the k largest elements of each shard and their
-// indices.
+// The candidates of top_k(): x, or the k largest elements of each shard and their indices.
 std::vector<DTensor> candidates(const DTensor& x, int64_t k, int64_t dim) {
   if (!internal::facts_of(x).error.ok()) return {x};
   const std::optional<int64_t> num_shards = split_of(x, dim, plan_sort("top_k", x, dim, k, false));
@@ -263,7 +261,7 @@ DTensor top_of(const std::vector<DTensor>& from, int64_t k, int64_t dim, bool gi
   });
 }
 
-// The same dims but one, which is whole.
+// The layout with one dim whole.
 Layout with_whole_dim(const Layout& layout, int dim) {
   std::vector<internal::SubAxes> dims = internal::dims_of(layout);
   dims[dim].clear();
@@ -288,7 +286,8 @@ DTensor sums_before_shards(const DTensor& x, int along, int64_t num_shards) {
   return slice(pad(cumsum(whole, along), one, none), none, whole.shape());
 }
 
-// Sums along a split dim: those of the device's shard, and before them those of earlier shards.
+// Cumulative sums along a split dim: the sums of earlier shards are added to the sums of the
+// device's shard.
 StatusOr<OpPlan> plan_cumsum_of_shards(const OperandType& x, int along, int64_t num_shards) {
   OpPlan plan = plan_same(x);
   plan.rule.reductions = kSums;
@@ -388,7 +387,7 @@ TopK top_k(const DTensor& x, int64_t k, int64_t dim, const Out& out) {
 
 namespace {
 
-// Of an operation along the attribute dim.
+// The entry of an operation along the attribute dim.
 template <class Plan>
 CatalogEntry line_entry(const char* name, const char* made_of, Plan plan) {
   return {name,

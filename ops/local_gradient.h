@@ -2,8 +2,8 @@
 //
 // local_map() with gradients: each is a function of one device's shards too.
 //
-//   // y = x w, rows of x over batch. The gradient of x has rows over batch as well; that of w is a
-//   // term for each part of the batch.
+//   // y = x w, rows of x over batch. The gradient of x has rows over batch as well; the gradient
+//   // of w is a term for each part of the batch.
 //   const DTensor y = local_map(rows, {m, n}, DType::kFloat32, {x, w}, multiply,
 //                               {LocalGradient{rows, gradient_of_x},
 //                                LocalGradient{Layout::parse(mesh, "[-, -] sum{batch}"),
@@ -28,16 +28,16 @@
 namespace tessera {
 
 // How a device computes its shard of the gradient of one input, or its term where the layout is
-// partial (sum). The function's inputs are those of local_map() in their layouts, then the result
-// in its layout, then the cotangent: the gradient of what is asked for by the result, in the
-// result's layout without its partial axes. Its output has the shape and dtype of the input.
+// partial (sum). The function's inputs are the inputs of local_map() in their layouts, then the
+// result in its layout, then the cotangent of the result, in the result's layout without its
+// partial axes. Its output has the shape and dtype of the input.
 struct LocalGradient {
   StatusOr<Layout> layout;
   LocalFn fn;
 };
 
 // local_map() with a gradient for each input, nothing where it is zero. InvalidArgument where their
-// number is not that of the inputs, and where an input of integers or bool has one.
+// number is not the number of inputs, and where an input of integers or bool has a gradient.
 DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
                   absl::Span<const DTensor> inputs, LocalFn fn,
                   std::vector<std::optional<LocalGradient>> gradients);

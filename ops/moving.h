@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What operations that move elements have in common. Internal to ops/.
+// Helpers of operations that move elements. Internal to ops/.
 #ifndef TESSERA_OPS_MOVING_H_
 #define TESSERA_OPS_MOVING_H_
 
@@ -22,8 +22,8 @@ inline int64_t rank_of(const OperandType& x) { return static_cast<int64_t>(x.sha
 // "[1, 2]".
 std::string list_text(absl::Span<const int64_t> list);
 
-// The size of a dim of the result. InvalidArgument where it is beyond int64, with what makes it so
-// large: "pad: dim 0 would have more than 2^63 - 1 elements: low [3], high [9223372036854775807]".
+// The size of a dim of the result. InvalidArgument where it is beyond int64, with the reason: "pad:
+// dim 0 would have more than 2^63 - 1 elements: low [3], high [9223372036854775807]".
 StatusOr<int64_t> checked_size(const char* name, int64_t dim, __int128 size,
                                absl::string_view reason);
 
@@ -31,8 +31,8 @@ StatusOr<int64_t> checked_size(const char* name, int64_t dim, __int128 size,
 // change.
 OpPlan plan_same(const OperandType& x);
 
-// Gives the result another size in a dim that the only operand has too, and of which the result
-// needs what `reach` says. A dim of which each element stays where it is stays as it is.
+// Gives the result another size in a dim of the only operand; `reach` says which elements of the
+// operand an index needs. Does nothing where each element stays in its place.
 void set_moved(OpPlan& plan, int dim, int64_t size, const Reach& reach);
 
 // The lists, each with its length before it.

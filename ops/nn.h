@@ -4,8 +4,8 @@
 // and results and gradients are rounded once, under every layout.
 //
 // softmax, log_softmax and layer_norm keep a dim split that they reduce along: only the maxima and
-// sums of rows are all-reduced. Of softmax_cross_entropy, and of attention over split keys, the
-// axes leave. A split height or width of conv2d and the pools stays split.
+// sums of rows are all-reduced. softmax_cross_entropy, and attention over split keys, drop those
+// axes from the result. A split height or width of conv2d and the pools stays split.
 #ifndef TESSERA_OPS_NN_H_
 #define TESSERA_OPS_NN_H_
 
@@ -28,14 +28,14 @@ DTensor layer_norm(const DTensor& x, const DTensor& scale, const DTensor& bias, 
                    const Out& out = {});
 
 // -log(softmax(logits)[label]) for each example, over the last dim. Labels are class indices (i32
-// or i64, of the shape of logits without the last dim; one out of range is OutOfRange in the
+// or i64, of the shape of logits without the last dim; a label out of range is OutOfRange in the
 // result) or probabilities (of the shape and dtype of logits).
 DTensor softmax_cross_entropy(const DTensor& logits, const DTensor& labels, const Out& out = {});
 
 struct AttentionOptions {
-  // Query i sees no key after the one that it is aligned with; the last of both are aligned.
+  // A query sees no key after the key that it is aligned with; the last query and key are aligned.
   bool causal = false;
-  // Of the products of queries and keys; unset: 1/sqrt(depth).
+  // Scales the products of queries and keys; unset: 1/sqrt(depth).
   std::optional<double> scale = {};
 };
 // softmax(q k^T scale) v. q is [batch, heads, queries, depth], k and v [batch, heads, keys, depth].

@@ -27,12 +27,12 @@ namespace {
 using internal::DeviceProgram;
 using internal::DeviceRow;
 
-// What equal calls have in common.
+// The decision about a call, shared by equal calls.
 struct Decision {
-  // By operand; nothing where it is used as it is.
+  // By operand; nothing where the operand is used as it is.
   std::vector<std::optional<Layout>> moves;
   std::shared_ptr<const DeviceProgram> program;
-  // What the result is moved to at the end, if anything.
+  // The layout that the result is moved to at the end, if any.
   std::optional<Layout> out;
 };
 
@@ -142,7 +142,7 @@ CallKey key_of(const Asked& asked) {
   return key;
 }
 
-// Of operands without errors.
+// Requires operands without errors.
 Status check_meshes(const OpCall& call) {
   const Mesh& mesh = call.operands[0].layout().mesh();
   const internal::TensorFacts first = internal::facts_of(call.operands[0]);
@@ -169,7 +169,7 @@ Status check_meshes(const OpCall& call) {
   return absl::OkStatus();
 }
 
-// What is wrong before the operation is looked at.
+// Errors found before the plan is asked for: of operands, of `out`, and of meshes that differ.
 Status check_call(const OpCall& call) {
   for (const DTensor& operand : call.operands) {
     TESSERA_RETURN_IF_ERROR(internal::facts_of(operand).error);
@@ -180,7 +180,7 @@ Status check_call(const OpCall& call) {
   return check_meshes(call);
 }
 
-// Whether the device at this position holds the term that what is added once belongs to.
+// See LocalCall::is_first_term.
 bool is_first_term(const Layout& layout, int64_t position) {
   if (!layout.is_partial() || *layout.partial_op() == ReduceOp::kAvg) return true;
   return layout.partial_index(position) == 0;

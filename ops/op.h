@@ -9,10 +9,10 @@
 //   }
 //
 // A plan depends on the dtypes, shapes and attributes of a call alone. It is asked for once for
-// equal calls: what a call decides is cached, by everything that the decision depends on.
+// equal calls: the decision about a call is cached, by everything that it depends on.
 //
 // Invariants:
-//   1. what is refused is refused on every client before a byte is sent, with a message that begins
+//   1. a refused call is refused on every client before a byte is sent, with a message that begins
 //      with the name of the operation;
 //   2. an operand with an error gives a result with the first error, and nothing is sent;
 //   3. operands keep their values and layouts.
@@ -37,7 +37,7 @@
 
 namespace tessera::ops {
 
-// What a kernel sees of its device: dense arrays. The sizes of a dim are those of the device's part
+// A kernel's view of its device: dense arrays. The size of a dim is the size of the device's part
 // of its factors; a dim that is not split has its whole size.
 struct LocalCall {
   Engine& engine;  // of the device
@@ -45,12 +45,13 @@ struct LocalCall {
   absl::Span<const std::byte* const> in;
   const Box& out_box;
   std::byte* out;
-  // Whether this device holds the term of the result that what is added once belongs to.
+  // Whether this device adds a scalar or a whole operand to its term of the result: in a partial
+  // sum only devices with the first term do, elsewhere all.
   bool is_first_term;
 };
 using LocalKernel = std::function<Status(const LocalCall&)>;
 
-// What an operation does with operands of these dtypes and shapes.
+// The plan of an operation for operands of these dtypes and shapes.
 struct OpPlan {
   Rule rule;
   DType dtype;  // of the result
@@ -62,21 +63,21 @@ struct OpPlan {
 struct OpCall {
   const char* name;  // a literal
   absl::Span<const DTensor> operands;
-  // Whatever else the plan depends on.
+  // Everything else that the plan depends on.
   absl::Span<const int64_t> attributes;
   const Out& out;
-  // Whether the attributes say all that the plan depends on.
+  // False where the plan depends on more than operands and attributes.
   bool is_cached = true;
   // Whether the kernel reads and writes memory itself, and not by the engine.
   bool needs_host = false;
 };
 
-// `operation` tells operations apart, even with one name: an address that no other has.
+// `operation` tells operations apart, even with one name: an address that no other operation has.
 DTensor run_operation(const OpCall& call, const void* operation,
                       absl::FunctionRef<StatusOr<OpPlan>()> plan);
 template <class T>
 inline constexpr char kOperationTag = 0;
-// The operation is the type of the plan: that of a lambda is its own.
+// The type of the plan identifies the operation: each lambda has its own type.
 template <class Plan>
 DTensor run(const OpCall& call, const Plan& plan) {
   return run_operation(call, &kOperationTag<Plan>, plan);

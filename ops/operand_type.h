@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OperandType: the dtype and the shape of an operand, which are all that a rule depends on beside
-// attributes. There need be no tensor: tools/plan plans for machines that are not there.
+// attributes. No tensor is needed: tools/plan plans for machines that do not exist.
 //
 //   plan_matmul(a, b)                                    of two DTensors
 //   plan_matmul({DType::kFloat32, m_k}, {DType::kFloat32, k_n})  of two shapes

@@ -103,8 +103,8 @@ Layout sharded(const Layout& layout, const Shape& shape) {
   return result.ok() ? *result : layout;
 }
 
-// What an optimizer remembers, before the first step. Means of squares change by less than f16 and
-// bf16 can say: 0.999 v rounds to v.
+// A tensor of optimizer state before the first step. It is f32 for f16 and bf16, in which means of
+// squares cannot change slowly: 0.999 v rounds to v.
 DTensor filled_state(double value, const DTensor& like, const Layout& layout) {
   const DType dtype = ops::is_half(like.dtype()) ? DType::kFloat32 : like.dtype();
   const ops::ElementBytes element = ops::rounded_element(value, dtype);
@@ -116,12 +116,12 @@ struct Change {
   const char* name;
   kernels::StepRule rule;
   bool shard_state;
-  double initial;  // of what is remembered
+  double initial;  // of the state
   // The numbers of step `count`, the first of which is 1.
   absl::FunctionRef<kernels::StepNumbers<double>(double count)> numbers;
 };
 
-// Gives the value, and what is remembered of it, one step by the gradient; all of one layout.
+// Moves the value and its optimizer state one step by the gradient; all of one layout.
 Status run_step(const Change& change, DTensor& value, const DTensor& gradient,
                 OptimizerSlots& slots) {
   const kernels::OptimizerStep step = {change.rule,
@@ -173,7 +173,7 @@ Status apply_steps(OptimizerState& state, absl::Span<Variable> variables,
   return absl::OkStatus();
 }
 
-// What Adam and AdamW have in common.
+// The numbers of a step of Adam or AdamW.
 template <class Options>
 kernels::StepNumbers<double> adam_numbers(const Options& options, double count) {
   return {.rate = options.learning_rate / (1 - std::pow(options.beta1, count)),

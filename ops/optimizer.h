@@ -5,11 +5,10 @@
 //   AdamW optimizer{.learning_rate = 1e-3};
 //   optimizer.apply(variables, tape.gradient(loss, watched));
 //
-// An optimizer holds what it remembers of each variable, by the variable. The state has the layout
-// of its variable; with `shard_state` it is also split over the axes that the layout does not name,
-// and so is the work: gradients, which may be partial, are moved to that layout (a reduce-scatter
-// of partial ones), and the new values back (an all-gather). The values have the same bits either
-// way.
+// An optimizer holds the state of each variable, by the variable. The state has the layout of its
+// variable; with `shard_state` it is also split over the axes that the layout does not name, and so
+// is the work: gradients, which may be partial, are moved to that layout (a reduce-scatter of
+// partial ones), and the new values back (an all-gather). The values have the same bits either way.
 //
 // A step is one pass over the value, the gradient and the state, in place where nothing else holds
 // the memory of a device: tensors that value() returned before keep theirs.
@@ -39,7 +38,7 @@
 
 namespace tessera {
 
-// What an optimizer remembers of a variable.
+// The state that an optimizer keeps for a variable.
 struct OptimizerSlots {
   int64_t step = 0;
   std::vector<DTensor> tensors;  // none before the first step
@@ -93,9 +92,9 @@ struct Adagrad {
 };
 
 // The gradients times max_norm / max(norm, max_norm), and the norm: the square root of the sum of
-// squares of all elements, each once, however they are replicated. Of one dtype and one mesh; not
-// of none. f16 and bf16 are computed in f32; the norm has their dtype, and may be infinite in f16
-// where the gradients are not.
+// squares of all elements, each once, however they are replicated. Takes at least one gradient, all
+// of one dtype and one mesh. f16 and bf16 are computed in f32; the norm has their dtype, and may be
+// infinite in f16 where the gradients are not.
 struct ClippedGradients {
   std::vector<DTensor> gradients;
   DTensor norm;

@@ -119,7 +119,7 @@ StatusOr<OpPlan> plan_scalar(PointwiseOp op, const OperandType& x, const Scalar&
   const bool is_added = op == PointwiseOp::add || op == PointwiseOp::sub;
   const auto kernel = [op, dtype, element, place, is_added](const LocalCall& call) -> Status {
     static constexpr ElementBytes kZero = {};
-    // What is added to a partial sum is added to one of its terms.
+    // A scalar is added to only one term of a partial sum.
     const ElementBytes& used = is_added && !call.is_first_term ? kZero : element;
     const absl::InlinedVector<int64_t, 8> dense = dense_strides(call.out_box.sizes);
     const absl::InlinedVector<int64_t, 8> same(dense.size(), 0);

@@ -7,11 +7,11 @@
 // The result has the layout on which the operands agree: each of its dims is split as the operands
 // split it, and an operand that does not split a dim is sliced for nothing. neg, add, sub, select,
 // mul (each operand by itself), div (the numerator), and add, sub, mul and div with a scalar keep
-// sums and averages partial; whatever else is partial is reduced first.
+// sums and averages partial; other operations reduce partial operands first.
 //
 // Operands have one dtype, except where a C++ scalar takes the tensor's. InvalidArgument for dtypes
-// that differ or that the operation does not take, shapes that do not broadcast, and what run()
-// refuses (op.h). f16 and bf16 are computed in f32 and rounded once; integers wrap.
+// that differ or that the operation does not take, shapes that do not broadcast, and calls that
+// run() refuses (op.h). f16 and bf16 are computed in f32 and rounded once; integers wrap.
 #ifndef TESSERA_OPS_POINTWISE_H_
 #define TESSERA_OPS_POINTWISE_H_
 
@@ -29,13 +29,13 @@ namespace ops {
   DTensor name(const DTensor& a, const Scalar& b, const Out& out = {});  \
   DTensor name(const Scalar& a, const DTensor& b, const Out& out = {});
 
-// Of numbers.
+// Takes numbers.
 TESSERA_UNARY_(neg)
 TESSERA_UNARY_(abs)
 TESSERA_UNARY_(sign)
 TESSERA_UNARY_(square)
 TESSERA_UNARY_(relu)
-// Of floats.
+// Takes floats.
 TESSERA_UNARY_(exp)
 TESSERA_UNARY_(expm1)
 TESSERA_UNARY_(log)
@@ -54,27 +54,27 @@ TESSERA_UNARY_(softplus)
 TESSERA_UNARY_(floor)
 TESSERA_UNARY_(ceil)
 TESSERA_UNARY_(round)  // half to even
-// To bool.
+// Gives bool.
 TESSERA_UNARY_(is_nan)       // of floats
 TESSERA_UNARY_(logical_not)  // of bool
 
-// Of numbers; div of floats.
+// Takes numbers; div takes floats.
 TESSERA_BINARY_(add)
 TESSERA_BINARY_(sub)
 TESSERA_BINARY_(mul)
 TESSERA_BINARY_(div)
-// For masks and gradients, of floats: 0 where a is 0, or b is 0 or (of div_or_zero) infinite,
-// whatever the other one is; else a b, or a / b.
+// For masks and gradients; takes floats. 0 where a is 0, or b is 0 or (div_or_zero) infinite,
+// whatever the other operand is; else a b, or a / b.
 TESSERA_BINARY_(mul_or_zero)
 TESSERA_BINARY_(div_or_zero)
 // The floor of the exact quotient, also of floats: 1 by 0.1 is 9. An integer divided by 0 is 0.
 TESSERA_BINARY_(floor_div)
 TESSERA_BINARY_(mod)  // has the sign of b; of an integer and 0 it is 0
 TESSERA_BINARY_(pow)  // an integer to a negative power is truncated
-// NaN only where both are.
+// NaN only where both operands are NaN.
 TESSERA_BINARY_(maximum)
 TESSERA_BINARY_(minimum)
-// To bool; logical ones of bool.
+// Gives bool; logical operations take bool.
 TESSERA_BINARY_(equal)
 TESSERA_BINARY_(not_equal)
 TESSERA_BINARY_(less)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A cotangent of 0 passes nothing on, and neither does a derivative of 0, whatever the other one
-// is: mul_or_zero. So a branch that was not taken adds no NaN to a gradient, nor does a function
-// whose derivative is infinite at a place where what it is applied to is flat.
+// A cotangent of 0 passes nothing on, and neither does a derivative of 0, whatever the other factor
+// is: mul_or_zero. So a branch that was not taken adds no NaN to a gradient. Neither does an
+// infinite derivative where the function inside it is flat.
 #include "ops/pointwise_gradients.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using kernels::PointwiseOp;
 
-// Labels of a switch: all operations with so many operands. What is in no list, as a new operation,
+// Labels of a switch: all operations with so many operands. An operation in no list, as a new one,
 // does not compile.
 #define TESSERA_NONE_(name)
 #define TESSERA_LABEL_(name) case PointwiseOp::name:
@@ -46,7 +46,7 @@ DTensor mask(const DTensor& condition, const DTensor& like) {
   return cast(condition, like.dtype());
 }
 
-// The derivative by the operand, of operations with one.
+// The derivative of an operation with one operand.
 DTensor unary_derivative(PointwiseOp op, const DTensor& x, const DTensor& y) {
   switch (op) {
     case PointwiseOp::abs:
@@ -103,7 +103,7 @@ DTensor unary_derivative(PointwiseOp op, const DTensor& x, const DTensor& y) {
   TESSERA_CHECK(false, kernels::pointwise_info(op).name);
 }
 
-// Which of two operands maximum or minimum gives, half of equal ones.
+// The share of `own` in a maximum or minimum: 1, 0, or half where both operands are equal.
 DTensor chosen_share(const DTensor& own, const DTensor& other, const DTensor& result) {
   return mul(mask(equal(own, result), own), sub(1, mul(mask(equal(other, result), own), 0.5)));
 }

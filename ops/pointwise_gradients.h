@@ -16,7 +16,8 @@ namespace tessera::ops {
 bool has_gradient(kernels::PointwiseOp op);
 // Whether each gradient is computed by one operation that rounds.
 bool rounds_once(kernels::PointwiseOp op, const GradientCall& call);
-// Of operands that are all tensors; and of one beside a scalar, which is operand number `place`.
+// The gradients for operands that are all tensors; and for a tensor beside a scalar, which is
+// operand number `place`.
 Gradients pointwise_gradient(kernels::PointwiseOp op, const GradientCall& call);
 Gradients scalar_gradient(kernels::PointwiseOp op, const Scalar& scalar, size_t place,
                           const GradientCall& call);

@@ -11,11 +11,10 @@
 //
 // The numbers drawn are finite and in the range that the parameters say, which are f64 whatever T
 // is; where T has no number in the range it is the nearest. InvalidArgument where T does not hold
-// what may be drawn, as of normal<Eigen::half>(key, shape, layout, 0, 20000).
+// the numbers that may be drawn, as in normal<Eigen::half>(key, shape, layout, 0, 20000).
 //
-// Philox4x32-10 (ops/kernels/philox.h). Errors are in the tensor, as those of full():
-// InvalidArgument for parameters out of range, naming them. JAX: jax.random. TF:
-// tf.random.stateless_*.
+// Philox4x32-10 (ops/kernels/philox.h). Errors are in the tensor, as in full(): InvalidArgument for
+// parameters out of range, naming them. JAX: jax.random. TF: tf.random.stateless_*.
 #ifndef TESSERA_OPS_RANDOM_H_
 #define TESSERA_OPS_RANDOM_H_
 
@@ -38,7 +37,7 @@ class Key {
   static Key from_seed(uint64_t seed);
   // Another key, which depends on this one and the number.
   Key fold_in(uint64_t data) const;
-  // n other keys: those of fold_in(0) to fold_in(n - 1).
+  // n other keys: fold_in(0) to fold_in(n - 1).
   std::vector<Key> split(int64_t n) const;
 
   const kernels::PhiloxKey& words() const { return words_; }
@@ -60,13 +59,13 @@ concept Integer = HasDType<T> && std::integral<T>;
 template <class T>
 concept Float = HasDType<T> && !std::integral<T>;
 
-// All bits of integers are random; of bool it is true or false.
+// Integers have all bits random; bool is true or false.
 template <Integer T>
 DTensor bits(const Key& key, const Shape& shape, LayoutArg layout) {
   return draw({.kind = kernels::RandomKind::kBits, .key = key.words()}, dtype_of<T>(), shape,
               layout);
 }
-// In [low, high), never high itself; where the two are equal it is that number.
+// Numbers in [low, high), never high itself; where the two are equal it is that number.
 template <Float T>
 DTensor uniform(const Key& key, const Shape& shape, LayoutArg layout, double low = 0,
                 double high = 1) {
@@ -94,7 +93,7 @@ DTensor truncated_normal(const Key& key, const Shape& shape, LayoutArg layout, d
 }
 // bool: true with the probability, to 2^-24.
 DTensor bernoulli(const Key& key, const Shape& shape, LayoutArg layout, double probability = 0.5);
-// In [low, high), which T can hold; high may be one above its largest value.
+// Integers in [low, high), which T can hold; high may be its largest value plus 1.
 template <Integer T>
 DTensor randint(const Key& key, const Shape& shape, LayoutArg layout, absl::int128 low,
                 absl::int128 high) {

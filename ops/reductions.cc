@@ -127,7 +127,7 @@ DTensor with_dims(const DTensor& reduced, const Dims& dims, const Shape& shape) 
 }
 
 // The product of all other elements along the dims, by operations alone. Right where some of them
-// are 0, and where the product of all is no more out of range than that of the others is.
+// are 0, and where the product of all is no more out of range than the product of the others.
 DTensor products_by_quotients(const DTensor& x, const Dims& dims) {
   const DTensor is_zero = cast(equal(x, 0), x.dtype());
   const DTensor filled = add(x, is_zero);  // 1 for 0
@@ -164,7 +164,8 @@ DTensor products_of_others(const std::vector<DTensor>& operands, const Dims& dim
     };
     return plan;
   });
-  // By x the cotangent is one more direction; by a direction it is in the place of that one.
+  // In the gradient by x the cotangent is one more direction; in the gradient by a direction it
+  // replaces that direction.
   return differentiable(
       std::move(result), operands, [dims](const GradientCall& gradient) -> Gradients {
         Gradients found(gradient.operands.size());
@@ -229,7 +230,8 @@ DTensor reduce(const Reduction& reduction, const DTensor& x, const Dims& dims, K
                         });
 }
 
-// Of floats: an error of the name, else x without partial axes, which are reduced once.
+// Checks that x has floats and that the dims fit. Gives the error, else x without partial axes,
+// which are reduced once.
 DTensor whole_floats(const char* name, const DTensor& x, const Dims& dims) {
   if (!internal::facts_of(x).error.ok()) return x;
   Status status = check_dtype(name, Takes::kFloats, x.dtype());

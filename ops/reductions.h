@@ -14,8 +14,8 @@
 // Dims may be negative, from -rank. InvalidArgument for a dim out of range or given twice, and for
 // dtypes that an operation does not take: sum, prod, argmax and argmin take numbers, all and any
 // bool, mean, var, norm and logsumexp floats. max and min, argmax and argmin of no elements are
-// refused; they ignore NaN, and of nothing but NaN give NaN, and index 0. Integers wrap. f16 and
-// bf16 are computed in f32 and rounded once; each term of a partial result is rounded.
+// refused; they ignore NaN, and give NaN, and index 0, where all elements are NaN. Integers wrap.
+// f16 and bf16 are computed in f32 and rounded once; each term of a partial result is rounded.
 #ifndef TESSERA_OPS_REDUCTIONS_H_
 #define TESSERA_OPS_REDUCTIONS_H_
 
@@ -65,7 +65,7 @@ DTensor norm(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::
 DTensor logsumexp(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::kNo,
                   const Out& out = {});
 
-// The index of the largest or smallest element along the dim, which goes: i64, the lowest of
+// The index of the largest or smallest element along the dim, which is removed: i64, the lowest of
 // equals.
 DTensor argmax(const DTensor& x, int64_t dim, const Out& out = {});
 DTensor argmin(const DTensor& x, int64_t dim, const Out& out = {});
@@ -73,8 +73,8 @@ DTensor argmin(const DTensor& x, int64_t dim, const Out& out = {});
 DTensor cumsum(const DTensor& x, int64_t dim, const Out& out = {});
 // Ascending and stable along the dim; NaN last.
 DTensor sort(const DTensor& x, int64_t dim = -1, const Out& out = {});
-// The k largest elements along the dim, the largest first, and their indices (i64), of equals the
-// lower one first.
+// The k largest elements along the dim, the largest first, and their indices (i64); among equals
+// the lower index comes first.
 struct TopK {
   DTensor values;
   DTensor indices;

@@ -43,7 +43,7 @@ std::string dims_to_string(const RuleDims& dims, const FactorNames& names) {
   return absl::StrCat("[", absl::StrJoin(texts, ", "), "]");
 }
 
-// Of the operand with this number, or of the result.
+// The number of the result where operands are numbered.
 constexpr int kResult = -1;
 Status check_dims(const Rule& rule, int operand, const RuleDims& dims, const Shape& shape,
                   std::vector<bool>& found) {

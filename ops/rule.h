@@ -11,15 +11,15 @@
 //   softmax [a, b] -> [a, b]             b whole: each device needs all of it
 //   reshape [ab] -> [a, b]               one dim, two factors
 //   flip    [a] -> [a]; a moved          a device that holds a part of the result needs another
-//                                        part of the operand, which it fetches from those that hold
-//                                        it
+//                                        part of the operand, which it fetches from the devices
+//                                        that hold it
 //
 // Layout inference (infer.h), the checks of an operation and its documentation come from the rule;
 // an operation has no layout code of its own.
 //
 // Invariants (checked by validate()):
 //   1. the sizes of the factors of a dim multiply to the size of the dim; but a moved dim of an
-//      operand has one factor, whose size is that of another dim;
+//      operand has one factor, whose size is the size of another dim;
 //   2. no operand has a factor twice, nor has the result;
 //   3. a contracted factor is in no dim of the result;
 //   4. a factor of the result that no operand has is whole: no layout of an operand splits it.
@@ -51,13 +51,13 @@ struct Factor {
   int64_t size = 1;
 };
 
-// The factors of a dim by their numbers, major to minor. None: a dim of size 1, or one that is
+// The factors of a dim by their numbers, major to minor. Empty: a dim of size 1, or a dim that is
 // never split.
 using RuleDim = std::vector<int>;
 using RuleDims = std::vector<RuleDim>;
 
-// Which elements of an operand's dim a range of a factor needs: index i needs those from
-// floor((i * scale + first) / divisor) to floor((i * scale + last) / divisor).
+// Which elements of an operand's dim a range of a factor needs: index i needs elements floor((i *
+// scale + first) / divisor) to floor((i * scale + last) / divisor).
 //
 //   slice from 3 by steps of 2     scale 2, first 3, last 3
 //   flip of n elements             scale -1, first n - 1, last n - 1
@@ -67,27 +67,27 @@ struct Reach {
   int64_t first = 0;
   int64_t last = 0;
   int64_t divisor = 1;
-  // Whether indices outside of the dim mean those modulo its size (roll); else they are no elements
+  // Whether indices outside of the dim are taken modulo its size (roll); else they are no elements
   // (padding).
   bool is_periodic = false;
 
   // All of a dim of this size, whatever the index.
   static Reach all(int64_t size) { return {0, 0, size - 1}; }
-  // What [begin, end) needs of a dim of this size, as {first, end}; of a periodic dim perhaps
-  // outside of it.
+  // The elements that [begin, end) needs of a dim of this size, as {first, end}; for a periodic dim
+  // perhaps outside of it.
   std::pair<int64_t, int64_t> of(int64_t begin, int64_t end, int64_t size) const;
 
   friend bool operator==(const Reach&, const Reach&) = default;
 };
 
-// A dim of an operand of which a device needs something else than its part of the dim's factor.
+// A dim of an operand of which a device needs other elements than its part of the dim's factor.
 struct MovedDim {
   int operand;
   int dim;
   Reach reach;
 };
 
-// What happens to partial operands.
+// How partial operands pass.
 enum class Linearity : uint8_t {
   kNone,   // they are reduced first
   kJoint,  // linear in all carriers together (add): the result is partial, and a carrier that is

@@ -30,7 +30,7 @@ class Scalar {
       value_ = static_cast<int64_t>(value);
     }
   }
-  // uint64_t of those alone that are no int64_t.
+  // uint64_t only for numbers beyond int64_t.
   const std::variant<int64_t, double, uint64_t>& value() const { return value_; }
 
  private:
@@ -40,7 +40,7 @@ class Scalar {
 // Internal: the scalar as an element of the dtype, and as attributes of a call.
 struct alignas(8) ElementBytes : std::array<std::byte, 8> {};
 std::string scalar_text(const Scalar& scalar);
-// Whether a is above b; of NaN true.
+// Whether a is above b; true where either is NaN.
 bool is_above(const Scalar& a, const Scalar& b);
 StatusOr<ElementBytes> element_of(const char* name, const Scalar& scalar, DType dtype);
 std::array<int64_t, 2> scalar_attributes(const Scalar& scalar);

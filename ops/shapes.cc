@@ -153,7 +153,7 @@ StatusOr<OpPlan> plan_reshape(const OperandType& x, Shape shape) {
   return plan;
 }
 
-// Drops or adds dims of size 1: `dims` are those of x that the result has, -1 for a new one.
+// Drops or adds dims of size 1: `dims` lists the dims of x that the result has, -1 for a new dim.
 OpPlan plan_ones(const OperandType& x, const std::vector<int>& dims) {
   OpPlan plan = plan_same(x);
   const RuleDims in = plan.rule.operands[0];
@@ -288,7 +288,7 @@ DTensor place_back(const DTensor& elements, const std::vector<int64_t>& starts,
   std::vector<int64_t> none(shape.size(), 0);
   for (size_t dim = 0; dim < strides.size(); ++dim) {
     if (strides[dim] == 1) continue;
-    // Zeros behind each element in a dim of their own, which then joins that of the elements.
+    // Zeros behind each element in a dim of their own, which then joins the dim of the elements.
     const auto after = static_cast<int64_t>(dim) + 1;
     std::vector<int64_t> low(shape.size() + 1, 0);
     std::vector<int64_t> high(shape.size() + 1, 0);
@@ -353,7 +353,7 @@ DTensor broadcast_to(const DTensor& x, const Shape& shape, const Out& out) {
 DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
               const std::vector<int64_t>& limits, const std::vector<int64_t>& given_strides,
               const Out& out) {
-  // A stride that passes the end takes the first element alone, as any longer one does.
+  // A stride that passes the end takes the first element alone, as any longer stride does.
   std::vector<int64_t> strides = given_strides;
   for (size_t dim = 0; dim < std::min({strides.size(), starts.size(), limits.size()}); ++dim) {
     const int64_t reach = saturating_add(limits[dim], -std::max<int64_t>(starts[dim], 0));
@@ -376,13 +376,13 @@ DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out)
 
 namespace {
 
-// Of an operation with one operand.
+// The entry of an operation with one operand.
 CatalogEntry unary_entry(const char* name, std::vector<std::string> needed, const Shape& shape,
                          PlanFunction plan) {
   return {name, 1, 1, std::move(needed), {}, {{DType::kFloat32, shape}}, std::move(plan)};
 }
 
-// Of one whose only attribute is a list.
+// The plan function of an operation whose only attribute is a list.
 template <class Plan>
 PlanFunction with_list(const char* attribute, Plan plan) {
   return [attribute, plan](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
@@ -391,7 +391,7 @@ PlanFunction with_list(const char* attribute, Plan plan) {
   };
 }
 
-// Of one whose only attribute is dim.
+// The plan function of an operation whose only attribute is dim.
 template <class Plan>
 PlanFunction with_dim(Plan plan) {
   return [plan](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {

@@ -4,10 +4,11 @@
 //
 // transpose, reshape, expand_dims, squeeze and broadcast_to send nothing where the split of a dim
 // carries over. The others keep every dim split that they leave whole; where they cut, pad, turn or
-// join a split dim, the result is split as the operand was, and each device fetches what it needs
-// of others in one exchange. All pass partial
-// operands of any reduction, but pad with a value other than 0, one_hot, and take along a split dim
-// (sums only).
+// join a split dim, the result is split as the operand was, and each device fetches the elements
+// that it needs of others in one exchange.
+//
+// Partial operands of any reduction pass, with these exceptions: pad passes sums and averages, and
+// only where the value is 0; take passes sums (of bool, maxima); scatter_add and one_hot pass none.
 //
 // Dims may be negative, from -rank. InvalidArgument for what does not fit the shape.
 #ifndef TESSERA_OPS_SHAPES_H_
@@ -26,7 +27,7 @@ namespace tessera::ops {
 
 // Dim k of the result is dim permutation[k] of x.
 DTensor transpose(const DTensor& x, const std::vector<int64_t>& permutation, const Out& out = {});
-// The same elements in row-major order. One size may be -1: what is left.
+// The elements of x in row-major order. One size may be -1: it is computed from the others.
 DTensor reshape(const DTensor& x, const Shape& shape, const Out& out = {});
 // A dim of size 1 before dim `dim` of the result.
 DTensor expand_dims(const DTensor& x, int64_t dim, const Out& out = {});
@@ -34,10 +35,10 @@ DTensor expand_dims(const DTensor& x, int64_t dim, const Out& out = {});
 DTensor squeeze(const DTensor& x, int64_t dim, const Out& out = {});
 DTensor broadcast_to(const DTensor& x, const Shape& shape, const Out& out = {});
 
-// One after the other along a dim; and along a new one. Not of none.
+// The tensors one after the other along a dim; and along a new dim. At least one tensor.
 DTensor concat(absl::Span<const DTensor> xs, int64_t dim, const Out& out = {});
 DTensor stack(absl::Span<const DTensor> xs, int64_t dim = 0, const Out& out = {});
-// Parts of these sizes, which add up to that of the dim.
+// Parts of these sizes, which add up to the size of the dim.
 std::vector<DTensor> split(const DTensor& x, const std::vector<int64_t>& sizes, int64_t dim,
                            const Out& out = {});
 // Elements starts[d], starts[d] + strides[d], ... below limits[d] of each dim.
@@ -47,7 +48,7 @@ DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
 // low[d] elements of `value` before dim d, high[d] behind it.
 DTensor pad(const DTensor& x, const std::vector<int64_t>& low, const std::vector<int64_t>& high,
             const Scalar& value = 0, const Out& out = {});
-// In reverse order along the dims.
+// The elements of x in reverse order along the dims.
 DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out = {});
 // Element i becomes element i + shift; what leaves at the end comes in at the beginning.
 DTensor roll(const DTensor& x, int64_t shift, int64_t dim, const Out& out = {});
@@ -57,8 +58,8 @@ DTensor tile(const DTensor& x, const std::vector<int64_t>& repeats, const Out& o
 // f32: 1 where the last dim's index is the integer, else 0; all 0 where it is out of range.
 DTensor one_hot(const DTensor& indices, int64_t depth, const Out& out = {});
 // The slices of x along the dim with these integer indices, which take the place of the dim. An
-// index out of range is OutOfRange in the result. Where the dim is split, each device gives what it
-// has, and the result is partial.
+// index out of range is OutOfRange in the result. Where the dim is split, each device gives the
+// slices that it has, and the result is partial.
 DTensor take(const DTensor& x, const DTensor& indices, int64_t dim, const Out& out = {});
 // x with updates[k] added to its slice indices[k] along the dim, of f16 and bf16 in f32. Indices
 // are of rank 1. Errors as take().

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each recorded tensor has one node for each tape that knows it. Nodes point at those of the
-// operands, so what no tensor leads to is forgotten.
+// Each recorded tensor has one node for each tape that knows it. Nodes point at the nodes of the
+// operands, so a node that no tensor leads to is forgotten.
 //
 // A node holds its result without a trace, and, for the gradient of a gradient, the result's nodes
 // of older tapes. Nothing points from an older tape's node to a younger one's, or from an operand's
@@ -62,7 +62,7 @@ uint64_t next_number() {
 
 }  // namespace
 
-// What a tape and its nodes have in common.
+// The state that a tape shares with its nodes.
 class internal::TapeRecord {
  public:
   const uint64_t number = next_number();
@@ -85,7 +85,7 @@ namespace {
 
 using internal::TapeRecord;
 
-// What was recorded of one tensor.
+// The record of one tensor.
 struct Recorded {
   std::vector<std::shared_ptr<Node>> inputs;  // by operand; null where the tape does not know it
   GradientFn gradient;                        // none of a watched tensor
@@ -248,7 +248,7 @@ class Pending {
   DTensor sum_;  // f32 where three or more of a half type were added
   std::optional<DTensor> second_;
 };
-// The one that was computed last comes first.
+// By number: the node that was computed last comes first.
 using PendingNodes = std::map<uint64_t, Pending, std::greater<>>;
 
 void add_cotangent(const std::shared_ptr<Node>& node, const DTensor& cotangent,
@@ -280,8 +280,8 @@ const Status& used_up() {
   return *kError;
 }
 
-// The cotangents of the nodes that `wanted` names, from that of the target. `on_known` is called
-// for each of them that has one, as soon as nothing is added to it any more.
+// The cotangents of the nodes that `wanted` names, from the target's. `on_known` is called for each
+// cotangent as soon as nothing is added to it any more.
 using OnKnown = std::function<void(const Node* node, const DTensor& cotangent)>;
 StatusOr<std::map<const Node*, DTensor>> run_backward(PendingNodes pending,
                                                       const std::vector<const Node*>& wanted,
@@ -349,7 +349,7 @@ DTensor finished(const DTensor& cotangent, const DTensor& source, Reduce reduce)
   return relayout(cotangent, partial.ok() ? *partial : layout);
 }
 
-// Those that record what is made of the operands, the oldest first.
+// The tapes that record results of the operands, the oldest first.
 std::vector<std::shared_ptr<TapeRecord>> tapes_of(absl::Span<const DTensor> operands) {
   std::vector<std::shared_ptr<TapeRecord>> tapes;
   for (const DTensor& operand : operands) {

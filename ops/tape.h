@@ -7,9 +7,9 @@
 //   const DTensor loss = ops::mean(ops::square(ops::matmul(x, w) - y));
 //   const DTensor gradient = tape.gradient(loss, {w})[0];       in the layout of the weights
 //
-// What is computed from a watched tensor, by operations and relayout(), is recorded with the tensor
-// that is computed, and forgotten with it, or with the tape if that ends first. gradient() uses up
-// what led to its target, unless it is asked to keep it.
+// The tape records the computation of each tensor made from a watched one by operations and
+// relayout(). The record ends with that tensor, or with the tape if the tape ends first. gradient()
+// uses up the records that led to its target, unless it is asked to keep them.
 //
 // Second derivatives: a gradient is made of operations. An outer tape that watches a tensor before
 // an inner one does records the inner one's gradient(); or one tape keeps what it recorded.
@@ -43,16 +43,15 @@ enum class Reduce : uint8_t {
 };
 
 struct GradientOptions {
-  // The gradient of what is really asked for by the target; of its shape and dtype. Unset: 1, of a
-  // target that is a scalar.
+  // The cotangent of the target, of its shape and dtype. Unset: 1, for a target that is a scalar.
   std::optional<DTensor> seed = {};
   Reduce reduce = Reduce::kNow;
-  // Whether the tape keeps what it recorded, for another gradient of it, and records this one.
+  // Whether the tape keeps its records for another gradient(), and records this one.
   bool keep = false;
   // Called once for each source, by its index, as soon as its gradient is known: from the last
   // layer of a network to the first. So a program can reduce gradients in the order in which the
-  // devices will have them. Sources on which the target does not depend come last. Where
-  // gradient() fails, it has been called for those that were known before, or for none.
+  // devices will have them. Sources on which the target does not depend come last. Where gradient()
+  // fails, it has been called for the gradients known before, or for none.
   std::function<void(size_t source, const DTensor& gradient)> on_finished = {};
 };
 
@@ -63,24 +62,24 @@ class TapeRecord;
 class Tape {
  public:
   Tape();
-  // Forgets what it recorded: tensors that were computed from watched ones keep their values alone.
+  // Forgets its records: tensors that were computed from watched tensors keep only their values.
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  // The same value, watched. Of floats, or the result is InvalidArgument.
+  // A tensor with the value of x, watched. Takes floats, or the result is InvalidArgument.
   DTensor watch(const DTensor& x);
 
-  // d(target)/d(source) for each source, which is a watched tensor or computed from one: under the
+  // d(target)/d(source) for each source, which is a watched tensor or computed from one. It has the
   // source's layout without its partial axes. Zeros where the target does not depend on it. Errors
   // are in the tensors, all of them then:
-  //   InvalidArgument for a source that this tape does not know: one that watch() did not return
-  //       and that is not computed from one, as the value of a variable in place of the watched
+  //   InvalidArgument for a source that this tape does not know: it is neither returned by watch()
+  //       nor computed from such a tensor, as the value of a variable in place of the watched
   //       tensor, or a tensor of another tape;
   //   InvalidArgument for a target that other tapes know and this one does not;
   //   InvalidArgument for a target that is no scalar without a seed, and for a seed of another
   //       shape or dtype;
-  //   FailedPrecondition where what led to the target was used up.
+  //   FailedPrecondition where the records that led to the target were used up.
   std::vector<DTensor> gradient(const DTensor& target, absl::Span<const DTensor> sources,
                                 const GradientOptions& options = {});
 
@@ -88,7 +87,7 @@ class Tape {
   const std::shared_ptr<internal::TapeRecord> record_;
 };
 
-// The same value, of which no tape knows where it came from.
+// A tensor with the value of x that no tape has recorded.
 DTensor stop_gradient(const DTensor& x);
 
 // forward(inputs), with backward(inputs, result, cotangent) in place of its gradient: one gradient
@@ -104,8 +103,8 @@ DTensor custom_gradient(absl::Span<const DTensor> inputs, const Forward& forward
 DTensor rematerialize(const Forward& forward, absl::Span<const DTensor> inputs);
 
 namespace internal {
-// A result that was made of the operands, but not by operations: where a tape that knows an operand
-// reaches it, gradient() is InvalidArgument with this text. Keeps no operand.
+// A result that was computed from the operands, but not by operations: where a tape that knows an
+// operand reaches it, gradient() is InvalidArgument with this text. Keeps no operand.
 DTensor without_gradient(DTensor result, absl::Span<const DTensor> operands,
                          absl::string_view error);
 }  // namespace internal

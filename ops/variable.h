@@ -35,15 +35,15 @@ namespace internal {
 // For optimizers: `update` replaces the value by another of its dtype, shape and layout. No other
 // thread reads or changes the value meanwhile.
 Status update_value(const Variable& variable, absl::FunctionRef<Status(DTensor& value)> update);
-// `guard`, given the call, is asked before every assignment; its error is that of the assignment.
+// `guard`, given the call, is asked before every assignment; its error becomes the assignment's.
 // Set before the variable is shared.
 void guard_assignments(const Variable& variable, std::function<Status(const char* call)> guard);
 }  // namespace internal
 
 class Variable {
  public:
-  // The initial value gives shape, dtype and layout, which must not be partial: its error, or
-  // InvalidArgument for a partial one, is that of value() and of every assignment.
+  // The initial value gives shape, dtype and layout, which must not be partial: value() and every
+  // assignment return its error, or InvalidArgument for a partial one.
   Variable(std::string name, const DTensor& initial);
 
   const std::string& name() const;
@@ -52,8 +52,9 @@ class Variable {
   const Layout& layout() const;
   DTensor value() const;
 
-  // Sets the value, or adds to it: of any layout, which is moved to the variable's. InvalidArgument
-  // for another shape or dtype, naming both; the error of a value that failed on all clients.
+  // Sets the value, or adds to it. The operand has any layout and is moved to the variable's.
+  // InvalidArgument for another shape or dtype, naming both; the error of a value that failed on
+  // all clients.
   Status assign(const DTensor& value);
   Status assign_add(const DTensor& delta);
   Status assign_sub(const DTensor& delta);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// With the dims of arrays in the order of device/contraction.h the product is one of matrices.
-// Arrays that are in another order are copied first.
+// With the dims of arrays in the order of device/contraction.h the product is a product of
+// matrices. Arrays that are in another order are copied first.
 #include "ops/kernels/contract.h"
 
 #include <memory>
@@ -55,8 +55,8 @@ std::vector<float> as_floats(DType dtype, const std::byte* data, int64_t count) 
   return floats;
 }
 
-// c[i] = a[i] b[i] for each index of the batch. Integers of 8 bits are multiplied as ones of 32, of
-// which the lowest 8 bits are kept.
+// c[i] = a[i] b[i] for each index of the batch. Integers of 8 bits are multiplied in 32 bits, of
+// which the lowest 8 are kept.
 template <class T>
 void multiply(const Arithmetic& arithmetic, const Product& size, const GemmForm& form, const T* a,
               const T* b, T* c) {

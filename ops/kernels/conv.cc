@@ -139,8 +139,8 @@ void conv2d_by_filter_of(const Arithmetic& arithmetic, const BoxArray& x, const 
                         });
 }
 
-// Calls fn with arrays of f32 or f64 for `a`, `b` and the result: those in memory, or for f16 and
-// bf16 copies.
+// Calls fn with arrays of f32 or f64 for `a`, `b` and the result: the arrays in memory, or for f16
+// and bf16 copies.
 template <class Fn>
 void with_wide(DType dtype, const BoxArray& a, const BoxArray& b, const Box& out_box,
                std::byte* out, Fn fn) {

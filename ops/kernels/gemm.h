@@ -4,7 +4,7 @@
 // some by OpenBLAS.
 //
 // The bits depend on the sizes and on the Arithmetic alone: the sizes of the caches, by which Eigen
-// cuts matrices into blocks, are fixed. One thread. What it reaches: docs/internals/ops.md.
+// cuts matrices into blocks, are fixed. One thread. For its speed see docs/internals/ops.md.
 #ifndef TESSERA_OPS_KERNELS_GEMM_H_
 #define TESSERA_OPS_KERNELS_GEMM_H_
 
@@ -24,7 +24,7 @@ struct GemmSize {
 struct GemmForm {
   bool is_a_transposed = false;  // a is [summed, rows]
   bool is_b_transposed = false;  // b is [columns, summed]
-  bool adds = false;             // to what c holds
+  bool adds = false;             // to the elements of c
 };
 // c = a b, dense and row-major; a is [rows, summed], b [summed, columns]. Sizes may be 0. Integers
 // wrap.
@@ -37,9 +37,8 @@ void gemm(const Arithmetic& arithmetic, const GemmSize& size, const int32_t* a, 
 void gemm(const Arithmetic& arithmetic, const GemmSize& size, const int64_t* a, const int64_t* b,
           int64_t* c);
 
-// Whether a product of elements of so many bytes is one that OpenBLAS computes faster than Eigen:
-// the second matrix does not fit into the caches next to the core. docs/internals/ops.md has the
-// measurements.
+// Whether OpenBLAS computes a product of elements of so many bytes faster than Eigen: the second
+// matrix does not fit into the caches next to the core. docs/internals/ops.md has the measurements.
 constexpr bool is_for_openblas(const GemmSize& size, int64_t element_bytes) {
   constexpr int64_t kLeastBytes = 2 << 20;  // of the second matrix
   constexpr int64_t kLeastSummed = 128;
@@ -50,7 +49,7 @@ constexpr bool is_for_openblas(const GemmSize& size, int64_t element_bytes) {
 }
 
 namespace internal {
-// One for each instruction set, in gemm_eigen.cc.
+// One function for each instruction set, in gemm_eigen.cc.
 #define TESSERA_GEMM_(name)                                                                        \
   void name(const GemmSize& size, const GemmForm& form, const float* a, const float* b, float* c); \
   void name(const GemmSize& size, const GemmForm& form, const double* a, const double* b,          \

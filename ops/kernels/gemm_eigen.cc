@@ -17,9 +17,9 @@ namespace {
 template <class T>
 using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Those of a server CPU, except the first, by which Eigen chooses the number of terms that it adds
+// The cache sizes of a server CPU, except the first, by which Eigen chooses how many terms it adds
 // in registers before it writes to memory: with twice the size of the cache, large products take a
-// tenth less time. They decide the blocks, and so the order of sums.
+// tenth less time. The sizes decide the blocks, and so the order of sums.
 bool fix_cache_sizes() {
   Eigen::setCpuCacheSizes(64 << 10, 1 << 20, 32 << 20);
   return true;

@@ -3,8 +3,8 @@
 // host_engine(): the Engine of devices that use memory of the host: the kernels of this folder, on
 // the thread that calls.
 //
-// Clients of one job have to compute with one Arithmetic. What draws and optimizers compute has the
-// same bits with all.
+// Clients of one job have to compute with one Arithmetic. Draws and optimizers give equal bits with
+// every Arithmetic.
 #ifndef TESSERA_OPS_KERNELS_HOST_ENGINE_H_
 #define TESSERA_OPS_KERNELS_HOST_ENGINE_H_
 

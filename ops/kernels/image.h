@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What kernels of images have in common: parts of them in memory, and windows that move over them.
-// Internal to kernels/.
+// Helpers of image kernels: parts of images in memory, and windows that move over them. Internal to
+// kernels/.
 //
-// An image is [batch, rows, columns, channels]. A device holds a box of it, which has what the
-// windows of its result touch inside the image: a place outside the box is outside the image.
+// An image is [batch, rows, columns, channels]. A device holds a box of it, with every place inside
+// the image that the windows of its result touch: a place outside the box is outside the image.
 #ifndef TESSERA_OPS_KERNELS_IMAGE_H_
 #define TESSERA_OPS_KERNELS_IMAGE_H_
 
@@ -20,7 +20,7 @@
 
 namespace tessera::kernels {
 
-// What floats are computed in.
+// The type that floats are computed in.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 

@@ -34,7 +34,7 @@ void add_slice(T* to, const T* from, int64_t n) {
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
 
-// What is added at one place is added in f32, in the order of the indices, and rounded once.
+// Updates of one place are added in f32, in the order of the indices, and rounded once.
 template <class T>
 void scatter_add_halves(T* out, const Lines& lines, const DimPart& part, const Indices& indices,
                         const T* updates) {

@@ -29,10 +29,10 @@ void fill(DType dtype, const std::byte* element, std::byte* out, int64_t num_ele
 StatusOr<int64_t> checked_index(const Indices& indices, int64_t k, const DimPart& part);
 
 // out[o][k] = lines[o][indices[k] - part.first], slices of lines.inner elements; zeros for an index
-// that is in the dim and not in the part. OutOfRange for one that is not in the dim.
+// that is in the dim and not in the part. OutOfRange for an index outside of the dim.
 Status take(int64_t element_bytes, const std::byte* in, const Lines& lines, const DimPart& part,
             const Indices& indices, std::byte* out);
-// lines[o][indices[k] - part.first] += updates[o][k], for those in the part, in the order of k.
+// lines[o][indices[k] - part.first] += updates[o][k], for indices in the part, in the order of k.
 Status scatter_add(DType dtype, std::byte* out, const Lines& lines, const DimPart& part,
                    const Indices& indices, const std::byte* updates);
 // out[k][i] = indices[k] == i.

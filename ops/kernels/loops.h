@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Loops: the inner loops of kernels over dense memory, compiled once for each instruction set and
-// chosen by what the CPU has. Exponentials and the like are those of libmvec, the vectors of
-// glibc's libm, where the set has vectors; their results differ from libm's by 4 ulp at most.
+// chosen by what the CPU has. Exponentials and the like come from libmvec, the vectors of glibc's
+// libm, where the set has vectors; their results differ from libm's by 4 ulp at most.
 //
 // Blocks have a multiple of kLanes elements, so that no element is computed by other instructions
 // than its neighbours: the value of an element does not depend on where a shard begins.
 //
 // Pure functions of memory; several threads at once.
 //
-// Arithmetic is not contracted: what is not an exponential or the like has the same bits on every
-// instruction set, except for sums.
+// Arithmetic is not contracted: everything but exponentials and the like, and sums, has equal bits
+// on every instruction set.
 #ifndef TESSERA_OPS_KERNELS_LOOPS_H_
 #define TESSERA_OPS_KERNELS_LOOPS_H_
 
@@ -25,7 +25,7 @@ enum class InstructionSet : uint8_t;  // device/arithmetic.h
 
 namespace kernels {
 
-// What a block has a multiple of.
+// The number of elements of a block is a multiple of this.
 inline constexpr int64_t kLanes = 16;
 
 // Element types of loops. f16 and bf16 are computed in f32.
@@ -49,25 +49,25 @@ struct Loops {
   // out[i] = condition[i] ? a[i] : b[i], of elements of 1, 2, 4 or 8 bytes. Any n.
   void (*select)(int64_t element_bytes, const uint8_t* condition, const void* a, const void* b,
                  void* out, int64_t n);
-  // Of f32 or f64, row by row: softmax, or its logarithm; and the gradient of the sum of `y`, which
-  // is the result, times c.
+  // f32 or f64, row by row: softmax, or its logarithm; and the gradient of the sum of `y`, which is
+  // the result, times c.
   void (*softmax)(LoopType type, bool is_log, const void* in, Rows rows, void* out);
   void (*softmax_gradient)(LoopType type, bool is_log, const void* y, const void* c, Rows rows,
                            void* out);
-  // Of f32 or f64: (x - mean) / sqrt(variance + epsilon) of each row, times a row `scale` plus a
-  // row `bias` where they are not null.
+  // f32 or f64: (x - mean) / sqrt(variance + epsilon) of each row, times a row `scale` plus a row
+  // `bias` where they are not null.
   void (*normalize)(LoopType type, const void* in, const void* scale, const void* bias, Rows rows,
                     double epsilon, void* out);
   // The gradient of the sum of the above, without scale and bias, times c.
   void (*normalize_gradient)(LoopType type, const void* in, const void* c, Rows rows,
                              double epsilon, void* out);
-  // Of f32 or f64: the step of n elements in place. No two arrays overlap; those that the rule does
-  // not remember are not read.
+  // f32 or f64: the step of n elements in place. No two arrays overlap; state arrays that the rule
+  // has no use for are not read.
   void (*optimizer_step)(LoopType type, const OptimizerStep& step, const void* gradient,
                          void* value, void* first, void* second, int64_t n);
 };
 
-// The best of this CPU; or those of one that it has.
+// The loops of the best instruction set of this CPU; or of a given set, which the CPU must have.
 const Loops& loops();
 const Loops& loops(InstructionSet set);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Compiled once for each instruction set, with TESSERA_LOOPS the name of its function. Everything
-// else has internal linkage, and no function of a header is called: one of another set, which the
-// linker could take in its place, may not run on the CPU.
+// else has internal linkage, and no function of a header is called: the linker could take its copy
+// for another set, which may not run on the CPU.
 #include <cstdint>
 #include <type_traits>
 
@@ -11,7 +11,7 @@
 #include "device/optimizer_math.h"
 #include "ops/kernels/loops.h"
 
-// Functions of libm. With this attribute the compiler may call those of libmvec for vectors.
+// Functions of libm. With this attribute the compiler may call libmvec's for vectors.
 #if defined(__AVX2__) && !defined(__clang__)
 #define TESSERA_VECTOR_ __attribute__((const, simd("notinbranch")))
 #else
@@ -76,13 +76,13 @@ template <class T>
 T mul(T a, T b) {
   return static_cast<T>(as_unsigned(a) * as_unsigned(b));
 }
-// 0 where either factor is, whatever the other one.
+// 0 where either factor is 0, whatever the other is.
 template <class T>
 T mul_or_zero(T a, T b) {
   return ((a == 0) | (b == 0)) ? T(0) : a * b;
 }
 
-// Of integers 0 where b is 0.
+// Integers: 0 where b is 0.
 template <class T>
 T floor_div(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -106,7 +106,7 @@ T mod(T a, T b) {
     return b == 0 ? T(0) : sub(a, mul(floor_div(a, b), b));
   }
 }
-// Of integers 0 where the power is a fraction.
+// Integers: 0 where the power is a fraction.
 template <class T>
 T power(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {

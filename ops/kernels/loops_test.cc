@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops on every instruction set of the CPU: elementwise functions against those of libm, halves
-// against Eigen's conversions, rows against loops in f64.
+// Loops on every instruction set of the CPU: elementwise functions against libm, halves against
+// Eigen's conversions, rows against loops in f64.
 #include "ops/kernels/loops.h"
 
 #include <algorithm>

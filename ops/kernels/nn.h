@@ -20,7 +20,7 @@ namespace tessera::kernels {
 // Images may be parts of whole ones: image.h says which.
 //
 // The part `out_box` of a convolution of x, [batch, height, width, in], by a filter
-// [height, width, in, out]; batch and out are those of the box.
+// [height, width, in, out]; the box says which part of batch and out.
 void conv2d(const Arithmetic& arithmetic, DType dtype, const BoxArray& x, const BoxArray& filter,
             const Window& height, const Window& width, const Box& out_box, std::byte* out);
 // The part `out_box` of the gradients of the sum of the convolution times c: by x, and by the
@@ -32,8 +32,8 @@ void conv2d_by_filter(const Arithmetic& arithmetic, DType dtype, const BoxArray&
                       const BoxArray& c, const Window& height, const Window& width,
                       const Box& out_box, std::byte* out);
 
-// The part `out_box` of the means of windows of x; and of what `values` holds where x is largest in
-// each window, the first of equals.
+// The part `out_box` of the means of windows of x; and of the elements of `values` at the place in
+// each window where x is largest, the first of equals.
 void avg_pool2d(DType dtype, const BoxArray& x, const Window& height, const Window& width,
                 const Box& out_box, std::byte* out);
 void max_pool2d(DType dtype, const BoxArray& x, const BoxArray& values, const Window& height,
@@ -48,7 +48,7 @@ void max_pool2d_by_values(DType dtype, const BoxArray& x, const BoxArray& c, con
 void mask_later(DType dtype, const std::byte* in, const Box& box, int64_t shift, std::byte* out);
 
 // Element indices[i] of row i of the box, whose last dim is `part` of a whole one; 0 where it is in
-// another part. OutOfRange for one that is not in the dim.
+// another part. OutOfRange for an index outside of the dim.
 Status pick(DType dtype, const std::byte* in, const Box& box, const DimPart& part,
             const Indices& indices, std::byte* out);
 

@@ -2,7 +2,7 @@
 //
 // Numbers that are rounded once: floor_div() of floats on every instruction set against integers of
 // 128 bits, and conversions between dtypes next to the middle of every two numbers of f16 and bf16,
-// at their ends, and next to those of many floats.
+// at their ends, and next to the middles of many floats.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -88,7 +88,7 @@ int expect_casts(const std::vector<double>& halves, const std::vector<From>& val
   return static_cast<int>(values.size());
 }
 
-// Each number, the middle to the next one, and what is just beside them in the type.
+// Each number, the middle to the next one, and their nearest neighbours in the type.
 template <class From>
 std::vector<From> beside(const std::vector<double>& halves) {
   std::vector<From> values;

@@ -113,7 +113,7 @@ void draw_uniform(const RandomSpec& spec, uint64_t first, int64_t count, T* out)
   // The lower end may have been rounded down.
   const bool is_low = low < spec.a && low < high;
   const T least = is_low ? above(rounded_low) : rounded_low;
-  // Where high - low is beyond the type, halves of both are taken, and what they give is doubled.
+  // Where high - low is beyond the type, both are halved, and the number drawn is doubled.
   const bool is_wide = std::isinf(high - low);
   const double infinity = std::numeric_limits<double>::infinity();
   UniformLoop loop = {24, low, high - low, high, static_cast<Wide>(last)};

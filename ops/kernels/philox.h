@@ -22,7 +22,7 @@ namespace tessera::kernels {
 using PhiloxBlock = std::array<uint32_t, 4>;
 PhiloxBlock philox(PhiloxBlock counter, PhiloxKey key);
 
-// What a distribution draws from: numbers of two streams never depend on each other.
+// The stream that a distribution draws from: numbers of two streams never depend on each other.
 enum class RandomStream : uint32_t {
   kBits = 0,
   kFoldIn = 1,

@@ -30,7 +30,7 @@ constexpr int64_t kBlock = 512;
 
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
-// What elements of T are computed in.
+// The type that elements of T are computed in.
 template <class T>
 using Computed = std::conditional_t<kIsHalf<T>, float, T>;
 
@@ -55,7 +55,7 @@ constexpr int64_t whole_lanes(int64_t n) { return (n + kLanes - 1) / kLanes * kL
 template <class T>
 class OperandBlocks {
  public:
-  // What the operand has at each of `n` places, `stride` elements apart.
+  // The operand's elements at `n` places, `stride` elements apart.
   const Computed<T>* load(const T* from, int64_t stride, int64_t n) {
     if (stride == 0) return repeat(from, n);
     filled_from_ = nullptr;
@@ -185,7 +185,7 @@ void copy_of(const Strided& in, absl::Span<const int64_t> sizes, std::byte* out)
   });
 }
 
-// What a select() reads of one operand of a run: its elements next to each other.
+// The elements of a run of one operand of select(), next to each other.
 template <class T>
 const T* gather(const T* from, int64_t stride, int64_t n, T* block) {
   if (stride == 1) return from;
@@ -259,7 +259,7 @@ To cast_element(From from) {
   }
 }
 
-// What a half type is rounded from, once.
+// The f32 that a half type is rounded from, so that the number is rounded once.
 template <class From>
 float to_be_narrowed(From from) {
   if constexpr (std::is_same_v<From, double>) {

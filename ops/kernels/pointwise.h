@@ -4,7 +4,7 @@
 // layouts, allocate nothing for ranks of 8 and less, and may run in several threads at once.
 //
 // Numerics: f16 and bf16 are computed in f32 and rounded once; integers wrap. maximum and minimum
-// ignore NaN. round is half to even; mod takes the sign of the divisor; gelu is the one with erf.
+// ignore NaN. round is half to even; mod takes the sign of the divisor; gelu uses erf.
 #ifndef TESSERA_OPS_KERNELS_POINTWISE_H_
 #define TESSERA_OPS_KERNELS_POINTWISE_H_
 

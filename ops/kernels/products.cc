@@ -52,7 +52,7 @@ using Polynomial = std::vector<Scaled>;
 
 // a *= b
 void multiply(Polynomial& a, const Scaled* b) {
-  // From the largest set: those that it needs of `a` are its parts.
+  // From the largest set: it reads only subsets of itself in `a`, which are not overwritten yet.
   for (size_t set = a.size(); set-- > 0;) {
     Scaled sum;
     for (size_t part = set;; part = (part - 1) & set) {
@@ -66,7 +66,7 @@ void multiply(Polynomial& a, const Scaled* b) {
   }
 }
 
-// The elements of one group are those at `places`.
+// The elements of one group are at `places`.
 void products_of_group(absl::Span<const std::vector<double>> in, absl::Span<const int64_t> places,
                        std::vector<double>& out) {
   const size_t num_sets = size_t{1} << (in.size() - 1);
@@ -94,7 +94,7 @@ void products_of_group(absl::Span<const std::vector<double>> in, absl::Span<cons
   }
 }
 
-// Calls fn(offset) for each index of the dims that are joined, or of those that are not.
+// Calls fn(offset) for each index of the joined dims, or of the other dims.
 template <class Fn>
 void for_each_offset(absl::Span<const int64_t> sizes, const std::vector<bool>& is_joined,
                      bool joined, Fn fn) {

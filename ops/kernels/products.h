@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// products_of_others: what the gradient of a product is made of, and its derivatives of any order.
+// products_of_others: the gradient of a product, and its derivatives of any order.
 //
 //   x = 2, 3, 5                  ->  15, 10, 6
 //   x = 2, 3, 5 with c = 1, 0, 0 ->  0, 5, 3     how the above changes as x moves along c
 //
 // Exclusive products from both ends, with exponents of 64 bits: no quotient, so that zeros are
-// right, and no product of some elements is out of range where that of all is not.
+// right, and no product of some elements is out of range where the product of all is not.
 #ifndef TESSERA_OPS_KERNELS_PRODUCTS_H_
 #define TESSERA_OPS_KERNELS_PRODUCTS_H_
 

@@ -18,11 +18,11 @@ enum class InstructionSet : uint8_t;  // device/arithmetic.h
 
 namespace kernels {
 
-// What a number of blocks of Philox is a multiple of.
+// The number of blocks of Philox is a multiple of this.
 inline constexpr int64_t kPhiloxLanes = 16;
 
-// u is the number of the top `bits` bits of a word, times 2^-bits; of f64 the top 53 bits of two
-// words. low + scale u, or `last` where that is not below `high`. All are values of the type.
+// u is the number of the top `bits` bits of a word, times 2^-bits; for f64 the top 53 bits of two
+// words. Gives low + scale u, or `last` where that is not below `high`. All are values of the type.
 struct UniformLoop {
   int bits;
   double low;
@@ -31,8 +31,8 @@ struct UniformLoop {
   double last;
 };
 
-// Numbers mean + stddev z, of f32 rounded to nearest, or to odd (device/number_math.h) where they
-// are narrowed next.
+// Numbers mean + stddev z. f32 is rounded to nearest, or to odd (device/number_math.h) where it is
+// narrowed next.
 struct NormalLoop {
   double mean;
   double stddev;
@@ -43,15 +43,15 @@ struct RandomLoops {
   // The words of blocks first, ..., first + num_blocks - 1 of a stream, four each.
   void (*philox)(const uint32_t key[2], uint32_t stream, uint64_t first, int64_t num_blocks,
                  uint32_t* words);
-  // n elements of f32 of n words, or of f64 of 2 n words.
+  // n elements of f32 from n words, or of f64 from 2 n words.
   void (*uniform)(LoopType type, const UniformLoop& loop, const uint32_t* words, int64_t n,
                   void* out);
-  // The same; n is even.
+  // As uniform; n is even.
   void (*normal)(LoopType type, const NormalLoop& loop, const uint32_t* words, int64_t n,
                  void* out);
 };
 
-// The best of this CPU; or those of one that it has.
+// The loops of the best instruction set of this CPU; or of a given set, which the CPU must have.
 const RandomLoops& random_loops();
 const RandomLoops& random_loops(InstructionSet set);
 

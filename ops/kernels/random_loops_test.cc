@@ -159,7 +159,7 @@ TEST_P(RandomLoopsTest, UniformNumbersAreRoundedByEachOperation) {
   expect_uniform<double>(loops(), LoopType::kFloat64, 53);
 }
 
-// What a distribution may be asked for: where its numbers lie, and about their mean.
+// The parameters of a distribution, the range of its numbers, and about their mean.
 struct RangeRow {
   const char* name;
   RandomSpec spec;

@@ -19,7 +19,7 @@ namespace {
 
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
-// What elements are accumulated in. Signed integers wrap as unsigned ones.
+// The type that elements are accumulated in. Signed integers wrap as unsigned ones.
 template <class T>
 using Computed = std::conditional_t<kIsHalf<T>, float, T>;
 
@@ -39,7 +39,7 @@ A combine(ReduceOp op, A a, A b) {
     using U = std::make_unsigned_t<A>;
     const U x = static_cast<U>(a);
     const U y = static_cast<U>(b);
-    // Of 8 bits the product is one of int.
+    // The product of 8-bit integers is an int.
     return static_cast<A>(static_cast<U>(op == ReduceOp::kProd ? x * y : x + y));
   } else {
     return op == ReduceOp::kProd ? a * b : a + b;
@@ -102,13 +102,13 @@ struct ReducedSpace {
   absl::InlinedVector<int64_t, 8> out_strides;
 };
 
-// Each element with the one of the same place.
+// to[i] = op(to[i], run[i]).
 template <ReduceOp op, class T>
 void combine_run(const T* __restrict run, int64_t n, Computed<T>* __restrict to) {
   for (int64_t i = 0; i < n; ++i) to[i] = combine(op, to[i], static_cast<Computed<T>>(run[i]));
 }
 
-// Adds to what `sums` holds, run by run.
+// Reduces the array into `sums`, run by run.
 template <ReduceOp op, class T>
 void reduce_runs(const T* from, const ReducedSpace& space, Computed<T>* sums) {
   StridedWalk walk(space.sizes, {space.in_strides, space.out_strides});
@@ -125,8 +125,8 @@ void reduce_runs(const T* from, const ReducedSpace& space, Computed<T>* sums) {
   });
 }
 
-// The same, by halves of the outermost reduced dim until few runs are added to an element. Dims
-// behind the last one that is kept are in the runs.
+// As reduce_runs(), by halves of the outermost reduced dim until few runs are added to an element.
+// Dims behind the last kept dim are in the runs.
 template <ReduceOp op, class T>
 void reduce_halves(const T* from, ReducedSpace space, int64_t kept, Computed<T>* sums) {
   size_t behind = space.sizes.size();

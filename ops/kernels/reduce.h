@@ -18,9 +18,9 @@ namespace tessera::kernels {
 
 // out = reduction of a dense array over the dims that are marked, in an order that depends on the
 // sizes alone. kSum, kProd, kMin or kMax. f16 and bf16 accumulate in f32 and are rounded once;
-// floats are added pairwise; integers wrap; min and max ignore NaN. Of no elements 0, 1, and for
-// min and max the identity: of floats NaN. The sum is divided by `divisor`, which is 1 for
-// integers.
+// floats are added pairwise; integers wrap; min and max ignore NaN. Without elements a sum is 0, a
+// product 1, a min or max the identity, which is NaN for floats. The sum is divided by `divisor`,
+// which is 1 for integers.
 void reduce_dims(ReduceOp op, DType dtype, const std::byte* in, absl::Span<const int64_t> sizes,
                  const std::vector<bool>& is_reduced, double divisor, std::byte* out);
 
@@ -32,12 +32,12 @@ void cumsum(DType dtype, const std::byte* in, const Lines& lines, int64_t first,
             std::byte* out);
 
 // The index in each line of its largest or smallest element, the lowest of equals; NaN is ignored,
-// and of a line of NaN it is the lowest of all. Requires size > 0.
+// and a line of NaN gives the lowest index of all. Requires size > 0.
 void arg_extreme(bool is_max, DType dtype, const std::byte* in, const Lines& lines,
                  const LineIndices& numbers, int64_t* out);
 
-// The first `count` elements of each line in ascending order, or descending, of equals that which
-// the line has first; NaN comes last. Values, indices, or both where not null.
+// The first `count` elements of each line in ascending order, or descending; equals stay in the
+// order of the line; NaN comes last. Values, indices, or both where not null.
 void sort_lines(bool is_descending, DType dtype, const std::byte* in, const Lines& lines,
                 const LineIndices& numbers, int64_t count, std::byte* values, int64_t* indices);
 

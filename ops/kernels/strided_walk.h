@@ -16,7 +16,7 @@ namespace tessera::kernels {
 
 class StridedWalk {
  public:
-  // As MergedSpace.
+  // Arguments as for MergedSpace.
   StridedWalk(absl::Span<const int64_t> sizes, absl::Span<const absl::Span<const int64_t>> strides)
       : space_(sizes, strides), offsets_(strides.size(), 0), is_empty_(num_elements(sizes) == 0) {}
 
