@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a ClusterCoordinator makes of answers that no task of this build sends, and what the loss of
-// a connection in the middle of a refusal does: the chief goes on, and says which task it was.
+// A ClusterCoordinator that gets answers which no task of this build sends, or loses a connection
+// in the middle of a refusal: the chief goes on, and says which task it was.
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>

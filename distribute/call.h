@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Call: what a replica says of a call that all replicas make together, and whether these agree.
+// Call: a replica's description of a call that all replicas make together, and whether these agree.
 // Pure; internal to distribute/.
 //
 // Every client decides on the calls of all replicas, so that all get the same Status. Where
@@ -37,14 +37,14 @@ struct Call {
   std::vector<TensorKind> tensors = {};
   // Bits that must be equal, or empty.
   std::string value = {};
-  // What the function of the replica, or an operand, has failed with.
+  // The error of the replica's function, or of an operand.
   Status error = {};
 };
 inline constexpr absl::string_view kReturned = "returned";
 // As "all_reduce(sum)".
 std::string call_text(absl::string_view name, ReduceOp op);
 
-// What may differ between tensors of replicas.
+// The differences that are allowed between tensors of replicas.
 struct Freedom {
   // Tensors may differ in everything but their number.
   bool any_tensor = false;
@@ -56,8 +56,8 @@ std::string encode_call(const Call& call);
 std::optional<Call> decode_call(absl::string_view text);
 
 // OK, or why the replicas cannot go on together: the error of the first replica that has one, else
-// InvalidArgument naming the first two replicas that disagree. `names` are those of the replicas in
-// messages.
+// InvalidArgument naming the first two replicas that disagree. `names` are the names of the
+// replicas in messages.
 Status check_calls(absl::Span<const Call> calls, absl::Span<const std::string> names,
                    const Freedom& freedom);
 

@@ -20,7 +20,7 @@ namespace tessera::distribute::internal {
 
 struct ChiefWaits {
   WaitReports reports;
-  const std::function<std::optional<WaitReports::Missing>()> missing;  // what all calls wait for
+  const std::function<std::optional<WaitReports::Missing>()> missing;  // the tasks all calls await
 
   ReportedWait in(std::string call) { return ReportedWait(&reports, std::move(call), missing); }
 };

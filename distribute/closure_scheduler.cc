@@ -109,7 +109,7 @@ void ClosureScheduler::run_finished(const RunKey& run, const Status& status,
     fail(id, failed);
     return release(run);
   }
-  // From here on the run counts, on every parameter server, and what it has read.
+  // From here on the run's pushes count, on every parameter server, and so do its reads.
   it->second.state = State::kCommitting;
   for (DatasetPosition& reached : positions) {
     positions_[reached.dataset][run.worker] = std::move(reached.position);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ClosureScheduler: the decisions of the chief: which worker runs which closure, which attempt at
-// it counts, and what the program is told of errors. It is the chief's half of this protocol:
+// it counts, and which errors the program is told. It is the chief's half of this protocol:
 //
 //   chief                worker 1                       ps 0        ps 1
 //     |-- run 3: add ------>|  runs the function          |           |
@@ -20,29 +20,31 @@
 //   1. The chief alone decides. A run counts from the moment that its answer OK reaches the chief
 //      while it is the current run of its closure. All its pushes are staged then, on all parameter
 //      servers, and no other run of this closure can become current afterwards.
-//   2. A run that was given up, because its worker is lost, is never current again. What it staged
-//      before, between or after is never committed, so that no push of it counts. All pushes that
-//      count for one closure are of one run: the variables of all parameter servers agree.
+//   2. A run that was given up, because its worker is lost, is never current again. Its pushes,
+//      staged before, between or after, are never committed, so that none of them counts. All
+//      pushes that count for one closure are of one run: the variables of all parameter servers
+//      agree.
 //   3. The updates of one parameter server are numbered; one is under way at a time, and is sent
 //      until it is answered. The server applies a number once (push_ledger.h).
 //   4. A worker has one closure at a time, and gets the next one when all updates of the one before
-//      are applied: its functions read what its earlier ones pushed. So does a worker that is back:
-//      it waits until all servers know that its session before is closed. Otherwise its first
-//      pushes would replace those of a run that counts and is not applied yet.
+//      are applied: its functions read the pushes of its earlier functions. So does a worker that
+//      is back: it waits until all servers know that its session before is closed. Otherwise its
+//      first pushes would replace pushes of a run that counts and is not applied yet.
 //   5. Nothing is remembered of a closure that is over: a run is recognized by its worker's
 //      session, of which only the newest counts, and by its number in it.
-//   6. Of a per-worker data set each worker has one position. A run begins at that of its worker,
-//      and its answer carries the position that it has reached. The position moves to it in the
-//      moment in which the run begins to count, and never otherwise: a run that was given up, or
-//      that has failed, moves nothing. So the runs of a worker that count have read its data set
-//      from the start, each batch once, whatever was lost between them; a worker that is back goes
-//      on there, and a closure that runs again on another worker reads from that one's position.
+//   6. Each worker has one position in a per-worker data set. A run begins at its worker's
+//      position, and its answer carries the position that it has reached. The position moves to it
+//      in the moment in which the run begins to count, and never otherwise: a run that was given
+//      up, or that has failed, moves nothing. So the runs of a worker that count have read its data
+//      set from the start, each batch once, whatever was lost between them; a worker that is back
+//      goes on there, and a closure that runs again on another worker reads from that one's
+//      position.
 //
-// `tests/facts/parameter_servers.md` has the rules of errors: the first error cancels all that
-// waits, what runs goes on, and nothing starts until take_error() has told the error.
+// `tests/facts/parameter_servers.md` has the rules of errors: the first error cancels all waiting
+// closures, running ones go on, and nothing starts until take_error() has told the error.
 //
-// A value without I/O, locks or clocks: each event is a call, and what is to be done is taken from
-// it afterwards. Not thread-safe. protocol_model_test runs it in every order of events.
+// A value without I/O, locks or clocks: each event is a call, and the actions that follow are taken
+// from it afterwards. Not thread-safe. protocol_model_test runs it in every order of events.
 #ifndef TESSERA_DISTRIBUTE_CLOSURE_SCHEDULER_H_
 #define TESSERA_DISTRIBUTE_CLOSURE_SCHEDULER_H_
 
@@ -92,18 +94,19 @@ class ClosureScheduler {
 
   explicit ClosureScheduler(Options options);
 
-  // Events. The ids of closures count from 0. What add() is told while has_room() is false waits
-  // nevertheless.
+  // Events. The ids of closures count from 0. A closure that is added while has_room() is false is
+  // queued nevertheless.
   ClosureId add(std::string function, absl::Time now);
-  // One that fails before it can run.
+  // Adds a closure that fails before it can run.
   ClosureId add_failed(const Status& status);
   // The number that a connection to this worker gets: a new one each time.
   uint64_t new_session(int worker) { return ++workers_[worker].last_session; }
   void worker_up(int worker, uint64_t session);
   void worker_lost(int worker, const Status& why, absl::Time now);
   // The worker has answered: its status, and to OK the number of pushes that it has staged on each
-  // parameter server, and where it is in the data sets that it has read. Of a run that is not
-  // current nothing happens. A run whose numbers are of no server or no data set fails as Internal.
+  // parameter server, and where it is in the data sets that it has read. The answer of a run that
+  // is not current is ignored. A run whose numbers are of no server or no data set fails as
+  // Internal.
   void run_finished(const RunKey& run, const Status& status, absl::Span<const int> num_pushes,
                     std::vector<DatasetPosition> positions = {});
   void update_applied(int ps, uint64_t number);
@@ -115,7 +118,7 @@ class ClosureScheduler {
   // A data set that each worker reads from its start. Their numbers count from 0.
   int add_dataset();
 
-  // What is to be done. Each Dispatch and Settled is returned once.
+  // The actions to take. Each Dispatch and Settled is returned once.
   std::vector<Dispatch> take_dispatches();
   std::vector<Settled> take_settled() { return std::exchange(settled_, {}); }
   // The update to send to a parameter server until update_applied(); null: none.
@@ -132,7 +135,7 @@ class ClosureScheduler {
   bool is_current(const RunKey& run) const;
   // Where the next run of this worker begins to read.
   const std::string& position(int dataset, int worker) const { return positions_[dataset][worker]; }
-  // That of a worker that is up.
+  // The session of a worker that is up; else nothing.
   std::optional<uint64_t> session(int worker) const;
 
   // For messages, and to tell two schedulers apart.
@@ -167,15 +170,15 @@ class ClosureScheduler {
   Status check_answer(int worker, absl::Span<const int> num_pushes,
                       absl::Span<const DatasetPosition> positions) const;
   void settle(ClosureId closure, Status status);
-  // Settles with an error that the program is told, and cancels what waits.
+  // Settles with an error that the program is told, and cancels the waiting closures.
   void fail(ClosureId closure, const Status& status);
   Status cancelled() const;
   void release(const RunKey& run);
   bool has_worker() const;
 
   Options options_;
-  std::map<ClosureId, Closure> closures_;  // those that are not over
-  std::deque<ClosureId> queue_;            // those that are kQueued
+  std::map<ClosureId, Closure> closures_;  // closures that are not over
+  std::deque<ClosureId> queue_;            // closures that are kQueued
   std::vector<Worker> workers_;
   std::vector<ParameterServer> ps_;
   std::vector<std::vector<std::string>> positions_;  // by data set and worker

@@ -103,7 +103,7 @@ Status check_options(const CoordinatorOptions& options) {
       "worker_wait is ", format_duration(options.worker_wait), "; it must be longer than 0"));
 }
 
-// What the program says, else the environment.
+// The interval of the options, else of the environment.
 StatusOr<absl::Duration> heartbeat_interval_of(const CoordinatorOptions& options) {
   constexpr absl::Duration kDefault = absl::Seconds(4);
   TESSERA_ASSIGN_OR_RETURN(const JobTimes times,
@@ -151,7 +151,7 @@ class ClusterCoordinator::Impl {
     if (links_ != nullptr) links_->stop(end_);
   }
 
-  // What the servers are told; OK, the end in order, by default.
+  // The end that the servers are told; by default OK, the end in order.
   void set_end(const Status& reason) { end_ = reason; }
 
   Status connect(const cluster::ClusterSpec& spec, absl::Duration heartbeat_interval) {
@@ -291,7 +291,7 @@ class ClusterCoordinator::Impl {
                         " not over");
   }
 
-  // What the calls of this chief wait for: the tasks that are missing, and what the workers do, the
+  // The waits of this chief's calls: the tasks that are missing, and the workers' activities, the
   // longest first.
   std::optional<WaitReports::Missing> describe_awaited() {
     constexpr size_t kMostParts = 12;
@@ -391,7 +391,7 @@ class ClusterCoordinator::Impl {
     return answers->wait();
   }
 
-  // That they are of this coordinator, and few enough bytes for a message.
+  // InvalidArgument for arguments of another coordinator, and for more bytes than a message takes.
   Status check_arguments(absl::string_view function, absl::Span<const Argument> args) const {
     int64_t num_bytes = 0;
     for (size_t i = 0; i < args.size(); ++i) {
@@ -437,7 +437,7 @@ class ClusterCoordinator::Impl {
       // Set when start() has returned, which does not wait for this.
       changed_.wait(lock, [this] { return links_ != nullptr; });
       if (!task.is_worker()) {
-        // One that was lost and is back has no variables: the loss stays.
+        // A parameter server that was lost and is back has no variables: the loss stays.
         ++num_up_;
         ps_sessions_[task.index] = session;
       } else {
@@ -501,7 +501,7 @@ class ClusterCoordinator::Impl {
     act();
   }
 
-  // Does what the scheduler wants done after an event. Without the lock.
+  // Takes the scheduler's actions after an event. The caller holds no lock.
   void act() {
     std::vector<std::pair<RunKey, rpc::RunRequest>> runs;
     std::vector<std::pair<int, rpc::UpdateRequest>> updates;
@@ -615,9 +615,9 @@ class ClusterCoordinator::Impl {
           updated(ps, number, status, outcome);
         });
   }
-  // Where there is no answer the same update is sent again by the next tick, until it is answered
-  // or the server is lost. One that is refused can never be applied: the variables of this server
-  // would not be those of the others, so it is lost.
+  // Without an answer the next tick sends the same update again, until it is answered or the server
+  // is lost. A refused update can never be applied: this server's variables would differ from the
+  // others', so it is lost.
   void updated(int ps, uint64_t number, const grpc::Status& status, const rpc::Outcome& answer) {
     if (!status.ok() && internal::is_transient(status)) {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -647,10 +647,10 @@ class ClusterCoordinator::Impl {
   const absl::Duration worker_wait_;
   const std::vector<std::string> workers_;   // their names in messages
   const std::vector<std::string> ps_names_;  // the same
-  std::mutex mutex_;                         // guards what follows
+  std::mutex mutex_;                         // guards the members below
   std::condition_variable changed_;
   ClosureScheduler scheduler_;
-  std::map<ClosureId, Closure> closures_;  // those that are not over
+  std::map<ClosureId, Closure> closures_;  // closures that are not over
   std::map<int, Run> runs_;                // the last one of each worker
   // Data sets that workers were asked for, by worker and data set.
   std::map<std::pair<int, int>, Making> makings_;

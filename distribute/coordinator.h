@@ -9,17 +9,17 @@
 //   Status s = coordinator->join();
 //
 // A closure is one scheduled call. It runs at least once: after the loss of its worker it runs on
-// another one. What it pushes to variables counts exactly once, on all parameter servers or on none
+// another. Its pushes to variables count exactly once, on all parameter servers or on none
 // (closure_scheduler.h).
 //
 // A per-worker data set has a position on each worker. It moves with the closures of that worker
-// that count: what a closure has read that was lost or has failed, the next one of its worker
-// reads; a closure that runs again on another worker reads from the position of that one.
+// that count: the batches of a closure that was lost or has failed are read again by the worker's
+// next closure; a closure that runs again on another worker reads from that worker's position.
 //
 // Errors. schedule() does not fail; its RemoteValue does. The first error of a closure cancels all
-// closures that wait, while those that run go on. join() and done() return it once, with the number
-// of others; until then later closures are Cancelled. The loss of a parameter server is such an
-// error, and fails all later closures too.
+// waiting closures, while running ones go on. join() and done() return it once, with the number of
+// others; until then later closures are Cancelled. The loss of a parameter server is such an error,
+// and fails all later closures too.
 //
 // Losses. A task is lost
 //   ended    about a second after its process has ended
@@ -59,18 +59,18 @@ class ValueState;
 struct ReportTimes;  // of tests
 }  // namespace internal
 
-// What a closure returns. A handle: cheap to copy; it may outlive its coordinator, whose end makes
+// The result of a closure. A handle: cheap to copy; it may outlive its coordinator, whose end makes
 // it Cancelled.
 class RemoteValue {
  public:
-  // Moved, it is copied: the one that was moved from stays what it is.
+  // A move copies: the moved-from handle stays valid.
   RemoteValue(const RemoteValue&) = default;
   RemoteValue& operator=(const RemoteValue&) = default;
 
   // Blocks until the closure is over, and returns its status; DeadlineExceeded before that.
   Status await(absl::Duration timeout = absl::InfiniteDuration()) const;
-  // The same without a timeout, and the tensors that the function returned. As often as asked; the
-  // error of a closure is still reported by join().
+  // Blocks as await() does, without a timeout, and returns the tensors of the function. May be
+  // called again; join() still reports the error of a closure.
   StatusOr<std::vector<HostArray>> fetch() const;
 
  private:
@@ -134,12 +134,12 @@ class ClusterCoordinator {
   //   NotFound         a function that the workers do not have
   //   InvalidArgument  a data set without batches; batches of other dtypes or ranks on some worker
   //   Unavailable      no worker was there for worker_wait, or a parameter server is lost
-  // and what the function has returned, with the name of the worker.
+  // and the function's own error, with the name of the worker.
   StatusOr<RemoteDataset> create_per_worker_dataset(absl::string_view dataset_function);
 
   // Whether all closures are over; the first error since the last report, once.
   StatusOr<bool> done();
-  // Waits until all closures are over; the same error. DeadlineExceeded: the closures go on.
+  // Waits until all closures are over; errors as done(). DeadlineExceeded: the closures go on.
   Status join(absl::Duration timeout = absl::InfiniteDuration());
   // Waits for these values, and returns them in this order; the first error among them.
   StatusOr<std::vector<std::vector<HostArray>>> fetch(absl::Span<const RemoteValue> values);
@@ -147,7 +147,7 @@ class ClusterCoordinator {
  private:
   class Impl;
   friend struct internal::ReportTimes;
-  // `wait_report_unit`: what stands for 10 s in the times of reports.
+  // `wait_report_unit` replaces 10 s in the times of reports.
   static StatusOr<ClusterCoordinator> create(const cluster::Cluster& cluster,
                                              Partitioner partitioner,
                                              const CoordinatorOptions& options,

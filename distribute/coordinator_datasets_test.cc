@@ -91,7 +91,7 @@ TEST(CoordinatorDatasetsTest, PerWorkerDataset) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const Read read, read_of(coordinator.schedule("read", {again})));
     EXPECT_THAT(read.batches, ElementsAre(ElementsAre(0, 1)));
   }
-  // What the function is given.
+  // The arguments of the function.
   TESSERA_ASSERT_OK_AND_ASSIGN(const RemoteDataset sharded,
                                coordinator.create_per_worker_dataset("sharded"));
   num_read.clear();
@@ -219,7 +219,7 @@ TEST(CoordinatorDatasetsTest, RefusesDatasets) {
   EXPECT_THAT(coordinator.join(), IsOk());
 }
 
-// A call reads only what it was given, and only from a data set of its coordinator.
+// A call reads only its arguments, and only data sets of its coordinator.
 TEST(CoordinatorDatasetsTest, ReadsOnlyArguments) {
   RunningCluster running(1, 1);
   ASSERT_TRUE(running.ok());

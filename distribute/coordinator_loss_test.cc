@@ -48,7 +48,7 @@ using testing::scalar;
 using testing::TestCluster;
 using testing::value_of;
 
-// Of the facts are 2 s; a machine that is busy with other tests gets a little more.
+// The facts say 2 s; a machine that is busy with other tests gets a little more.
 constexpr absl::Duration kLossIsKnown = absl::Seconds(3);
 
 // For tasks that are stopped: they are lost 1.2 s later.
@@ -271,7 +271,7 @@ TEST(CoordinatorLossTest, APsIsKilledInTheMiddleOfATransfer) {
   }
 }
 
-// What a busy machine does to a process: nothing is lost. With heartbeats of 400 ms each task was.
+// Tasks are silent as on a busy machine: none is lost. With heartbeats of 400 ms each was.
 TEST(CoordinatorLossTest, ATaskThatIsSilentForSecondsIsNoLossByDefault) {
   RunningCluster running(1, 1);
   ASSERT_TRUE(running.ok());
@@ -428,8 +428,8 @@ TEST(CoordinatorLossTest, DatasetAfterLossAndWorkerBack) {
   EXPECT_THAT(coordinator.join(), IsOk());
 }
 
-// A call that was lost on one worker reads from the position of the other. The one that was
-// stopped, whose reader is a batch ahead, reads again what did not count.
+// A call that was lost on one worker reads from the position of the other. The stopped worker,
+// whose reader is a batch ahead, reads again the batches that did not count.
 TEST(CoordinatorLossTest, AnotherWorkerReadsFromItsOwnPosition) {
   RunningCluster running(2, 1, {}, noticing_stops());
   ASSERT_TRUE(running.ok());
@@ -501,7 +501,7 @@ TEST(CoordinatorLossTest, EveryUpdateCountsOnceWithRandomKillsAndStops) {
   ASSERT_TRUE(running.ok());
   ClusterCoordinator& coordinator = *running.coordinator;
   int num_losses = 0;
-  // Of one life of the data set, which ends.
+  // The rounds of one life of the data set, which ends.
   constexpr int kRoundsOfOneLife = 12;
   for (int first = 0; first < num_rounds; first += kRoundsOfOneLife) {
     SCOPED_TRACE(first);

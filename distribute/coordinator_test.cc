@@ -161,7 +161,7 @@ TEST(CoordinatorTest, TwoFailures) {
   EXPECT_THAT(running.coordinator->join(), IsOk());
 }
 
-// unknown_function, function_arguments and what else a closure can get wrong: the worker lives.
+// unknown_function, function_arguments and other mistakes of a closure: the worker lives.
 TEST(CoordinatorTest, UnknownFunctionAndFunctionArguments) {
   RunningCluster running(1, 1);
   ASSERT_TRUE(running.ok());
@@ -335,7 +335,7 @@ TEST(CoordinatorTest, PullsDuringPushes) {
   EXPECT_EQ(std::count(value.begin(), value.end(), 10.0f), kNumElements);
 }
 
-// What is pulled under 3 shards makes a variable of 5 in another cluster: only the tensor counts.
+// A tensor pulled from 3 shards makes a variable of 5 in another cluster: only the tensor counts.
 TEST(CoordinatorTest, CheckpointOtherCount) {
   const std::vector<float> values = {0, 1, 2, 3, 4, 5, 6};
   std::vector<HostArray> saved;
@@ -457,7 +457,7 @@ TEST(CoordinatorTest, RefusesOptions) {
                              HasSubstr("worker 0 (127"), Not(HasSubstr("the coordinator at")))));
 }
 
-// Why a task is not reached is what the last attempt to connect failed with.
+// The error for a task that is not reached has the reason of the last attempt to connect.
 TEST(CoordinatorTest, TasksThatAreNotReached) {
   TestCluster cluster(1, 1);
   setenv("TESSERA_TOKEN", "secret", 1);

@@ -23,8 +23,8 @@
 
 namespace tessera::distribute {
 
-// Values are those of replicas that agree: of one dtype, shape and layout. Calls are collective
-// over the clients of the strategy.
+// Values are of replicas that agree: of one dtype, shape and layout. Calls are collective over the
+// clients of the strategy.
 class CrossDeviceOps {
  public:
   virtual ~CrossDeviceOps() = default;
@@ -32,12 +32,12 @@ class CrossDeviceOps {
   // OK if it can be used on devices of this type. Asked when a strategy is made.
   virtual Status check(const Client& client, const Mesh& mesh) const;
   // Where the clients of a strategy on `mesh` tell each other which calls they make: that mesh, or
-  // one with the same axes.
+  // another with the same axes.
   virtual const Mesh& control_mesh(const Mesh& mesh) const { return mesh; }
 
   virtual DTensor reduce(ReduceOp op, const PerReplica& value, LayoutArg destination,
                          const CommunicationOptions& options) = 0;
-  // One after the other, unless it is overridden.
+  // By default reduces one value after the other.
   virtual std::vector<DTensor> batch_reduce(ReduceOp op, absl::Span<const PerReplica> values,
                                             absl::Span<const Layout> destinations,
                                             const CommunicationOptions& options);
@@ -47,12 +47,11 @@ class CrossDeviceOps {
 
 // The default: one relayout, which the planner chooses. Small tensors of a batch travel together.
 std::shared_ptr<CrossDeviceOps> collective_all_reduce();
-// The same, but on CPU devices of their own: those of a mesh with the axes of the strategy's, of
-// which the i-th device is of the client of the strategy's i-th. A device does one thing at a time,
-// so with this the devices of the replicas go on while their values travel: with the rest of a
-// backward pass, or with the next step. Nothing is copied more. Worth it where the network takes
-// time that the cores do not need. InvalidArgument, when the strategy is made, for a mesh that does
-// not fit.
+// As collective_all_reduce(), on CPU devices of their own: on a mesh with the axes of the
+// strategy's mesh, whose i-th devices have the same client. A device does one thing at a time, so
+// the devices of the replicas go on while their values travel: with the rest of a backward pass, or
+// with the next step. Nothing is copied more. Worth it where the network takes time that the cores
+// do not need. InvalidArgument, when the strategy is made, for a mesh that does not fit.
 std::shared_ptr<CrossDeviceOps> all_reduce_on(Mesh communication);
 // All terms to one device of the strategy, which adds them in order; then to the destination.
 // Without an id: the first device. InvalidArgument for a negative id.

@@ -57,7 +57,7 @@ Status refused(const char* call, const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(call, ": ", parts...));
 }
 
-// What is wrong whatever the data set.
+// Errors of a call that do not depend on the data set.
 Status check_call(const StrategyState& strategy, const char* call, const InputOptions& options) {
   TESSERA_RETURN_IF_ERROR(strategy.check_not_in_replica(call, "it outside of run()"));
   if (strategy.local_replicas().empty()) {
@@ -115,7 +115,7 @@ StatusOr<std::vector<Layout>> layouts_of(const StrategyState& strategy,
   return layouts;
 }
 
-// What elements are. Of an empty data set one scalar, where only an element would show it.
+// The spec of the elements; one scalar where only an element would show it and there is none.
 StatusOr<std::vector<input::TensorSpec>> spec_of(const Client& client,
                                                  const input::Dataset& dataset) {
   TESSERA_RETURN_IF_ERROR(dataset.status());
@@ -188,7 +188,7 @@ int64_t steps_of(const PipelineSet& set, const Pipeline& pipeline) {
   return *batches / per_step + (*batches % per_step != 0);
 }
 
-// Completes the set by what the other clients say of their pipelines: their hashes and steps.
+// Completes the set by the hashes and steps of the other clients' pipelines.
 Status complete(const std::string& text, const Status& error, PipelineSet* set) {
   std::vector<std::string> values(set->strategy->local_replicas().size());
   for (const Pipeline& pipeline : set->local) {
@@ -213,7 +213,7 @@ Status complete(const std::string& text, const Status& error, PipelineSet* set) 
   return absl::OkStatus();
 }
 
-// kFile and kOff: what is wrong on all clients, which have the same data set.
+// kFile and kOff: errors that all clients find, which have the same data set.
 Status check_shares(const StrategyState& strategy, const input::Dataset& dataset, ReadPolicy policy,
                     absl::Span<const int64_t> shares, const Assignment& assignment) {
   if (policy == ReadPolicy::kFile) {
@@ -250,7 +250,7 @@ std::vector<int64_t> shares_of(int64_t batch_size, const Assignment& assignment)
   return shares;
 }
 
-// What a pipeline of kFile and kOff reads.
+// The data set of a pipeline of kFile or kOff.
 StatusOr<input::Dataset> part_of(const input::Dataset& dataset, ReadPolicy policy, int pipeline,
                                  absl::Span<const int64_t> shares) {
   input::Dataset part = dataset;
@@ -309,7 +309,7 @@ StatusOr<DistributedIterator> DistributedDataset::iterate(const input::IteratorS
   if (rep_ == nullptr) return absl::FailedPreconditionError("the data set was moved from");
   const StrategyState& strategy = *rep_->strategy;
   TESSERA_RETURN_IF_ERROR(strategy.check_not_in_replica("iterate()", "it outside of run()"));
-  // Opens what this client reads; an error of one client is that of all.
+  // Opens the pipelines of this client; an error of one client is returned on all.
   StatusOr<std::unique_ptr<internal::PipelineIterator>> pipelines = nullptr;
   Status opened = rep_->loader.has_value() ? check_policy(from, ReadPolicy::kData) : Status();
   if (rep_->pipelines != nullptr) {
@@ -356,7 +356,7 @@ StatusOr<std::shared_ptr<const internal::DatasetRep>> cut_for_replicas(
       internal::DatasetRep{strategy, std::move(loader), nullptr});
 }
 
-// Makes the pipelines of this client; an error of one client is that of all.
+// Makes the pipelines of this client; an error of one client is returned on all.
 StatusOr<std::shared_ptr<const internal::DatasetRep>> read_by_pipelines(
     PipelineSet set, const Assignment& assignment, const std::string& text,
     absl::FunctionRef<StatusOr<input::Dataset>(int pipeline)> make) {

@@ -19,20 +19,21 @@
 //   a function     makes a data set for each client, whose batches go to its replicas in turn; or
 //                  with kPerReplica a data set for each replica
 //
-// What each client or replica reads for itself is a pipeline. Its values are PerReplica, of any
-// sizes, and shapes may differ from replica to replica too.
+// A pipeline is the data set that a client or replica reads for itself. Its values are PerReplica,
+// of any sizes, and shapes may differ from replica to replica too.
 //
-// Sizes. Under kFile and kOff a batch of b elements is that of all replicas. A pipeline reads as
-// many elements at once as the split rule of b over all replicas gives to those of its client, and
-// cuts what it has read by the split rule over them. Batches of functions are not cut.
+// Sizes. Under kFile and kOff a batch of b elements is for all replicas. The split rule over all
+// replicas says how many of the b elements each replica gets. A pipeline reads the sum for its
+// client's replicas at once, and cuts it by the split rule over them. Batches of functions are not
+// cut.
 //
-// The end. All clients see it at the same step. Under AtEnd::kAll a step has what pipelines have
-// left: a replica without elements has tensors of size 0 along dim 0. Under kFirst the first step
-// for which a pipeline has nothing is the end.
+// The end. All clients see it at the same step. Under AtEnd::kAll a step has the elements that
+// pipelines have left: a replica without elements has tensors of size 0 along dim 0. Under kFirst
+// the first step for which a pipeline has nothing is the end.
 //
 // Collective over the clients of the strategy's mesh, like their other calls. Where pipelines are
 // read by several clients, these exchange sizes, positions and errors at each step. An error of one
-// of them is that of all.
+// client is returned on all.
 #ifndef TESSERA_DISTRIBUTE_DATASET_H_
 #define TESSERA_DISTRIBUTE_DATASET_H_
 
@@ -78,7 +79,7 @@ struct InputOptions {
 struct DistributedBatch {
   std::vector<DistributedValues> values = {};  // by tensor of an element
   int64_t size = 0;                            // elements, of all replicas
-  // Of kData the step of its epoch (IteratorState::step), else counted from the first one.
+  // kData: the step of its epoch (IteratorState::step); else counted from the first step.
   int64_t step = 0;
 };
 
@@ -90,11 +91,11 @@ class DistributedIterator {
   DistributedIterator& operator=(DistributedIterator&&) noexcept;
   ~DistributedIterator();
 
-  // The next step; nothing at the end, as often as asked. An error stays, and is the same on all
-  // clients; iterate(state()) tries the step again. FailedPrecondition in a replica function.
-  // Waits for the other clients as any collective. TF: get_next_as_optional.
+  // The next step; nothing at the end, as often as asked. An error stays, and is equal on all
+  // clients; iterate(state()) tries the step again. FailedPrecondition in a replica function. Waits
+  // for the other clients as any collective. TF: get_next_as_optional.
   StatusOr<std::optional<DistributedBatch>> next();
-  // Of the step that comes next; the same on all clients. What was read ahead does not count.
+  // The state of the step that comes next; equal on all clients. Steps read ahead do not count.
   input::IteratorState state() const;
 
  private:
@@ -108,13 +109,13 @@ class DistributedIterator {
 // Strategy::distribute_datasets_from_function().
 class DistributedDataset {
  public:
-  // Of kData from a state of any iterator over the same data set, whatever its replicas and
-  // clients. Else from a state of the same policy and number of pipelines, or from one made by hand
-  // of an epoch, which then begins in all pipelines. InvalidArgument names both otherwise, and
-  // where clients give other states.
+  // kData: from a state of any iterator over the same data set, whatever its replicas and clients.
+  // Else from a state of the same policy and number of pipelines, or from a state made by hand with
+  // an epoch, which then begins in all pipelines. InvalidArgument names both otherwise, and where
+  // clients give other states.
   StatusOr<DistributedIterator> iterate(const input::IteratorState& from = {}) const;
-  // Of kData that of the data set. Else of the first pipeline of this client, with -1 along dim 0.
-  // A map hides what elements are: the first one is then read.
+  // kData: the spec of the data set. Else of the first pipeline of this client, with -1 along dim
+  // 0. A map hides the spec of its elements: the first element is then read.
   std::vector<input::TensorSpec> element_spec() const;
   // Steps. Nothing where a pipeline is endless or a stream.
   std::optional<int64_t> cardinality() const;

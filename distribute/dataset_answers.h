@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DatasetAnswers: what workers answer that are asked to make one per-worker data set.
+// DatasetAnswers: the answers of workers that are asked to make one per-worker data set.
 //
 //   auto answers = std::make_shared<DatasetAnswers>("train", 2);
 //   answers->add("worker 0 (host-a:4000)", status, response);     by the callback of each call
@@ -35,16 +35,16 @@ class DatasetAnswers {
 
   void add(const std::string& worker, const grpc::Status& status,
            const rpc::MakeDatasetResponse& response);
-  // Waits for all calls. What the batches are on all workers that have made the data set; nothing
-  // where all are lost. The error of the first worker, by name, that has not made it.
+  // Waits for all calls. Returns the spec of the batches on all workers that have made the data
+  // set; nothing where all are lost; the error of the first worker, by name, that has not made it.
   StatusOr<std::optional<Spec>> wait();
 
  private:
   const std::string dataset_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   int num_left_;
-  std::map<std::string, StatusOr<Spec>> answers_;  // by worker; without those that are lost
+  std::map<std::string, StatusOr<Spec>> answers_;  // by worker; without lost workers
 };
 
 // Both as one: a size in which they differ is -1, and an empty spec has no say. Nothing where they

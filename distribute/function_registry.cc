@@ -56,7 +56,7 @@ namespace {
 template <class Fn>
 using Registered = std::map<std::string, Fn, std::less<>>;
 
-// `what`: "function", as it is called in messages.
+// `what`: its kind in messages, as "function".
 template <class Fn>
 Status add_to(Registered<Fn>* registered, absl::string_view what, std::string name, Fn fn) {
   if (name.empty()) {

@@ -18,11 +18,10 @@
 // compares the names of all workers before it uses one.
 //
 // A function runs at least once for each closure, and may run again on another worker after the
-// loss of the first. What it pushes counts once: pushes are kept aside until the function has
-// returned OK, and become visible together on all parameter servers (closure_scheduler.h). The same
-// holds for what it reads from per-worker data sets: a call that fails, or that is given up, has
-// not read it, and the next call of its worker reads it. Other effects, such as files, are the
-// function's own.
+// loss of the first. Its pushes count once: they are kept aside until the function has returned OK,
+// and become visible together on all parameter servers (closure_scheduler.h). So do its reads from
+// per-worker data sets: the batches of a call that fails, or that is given up, are read by the next
+// call of its worker. Other effects, such as files, are the function's own.
 #ifndef TESSERA_DISTRIBUTE_FUNCTION_REGISTRY_H_
 #define TESSERA_DISTRIBUTE_FUNCTION_REGISTRY_H_
 
@@ -75,9 +74,9 @@ class WorkerContext {
   // {device=n}, the devices of this worker: $TESSERA_LOCAL_DEVICES CPU devices, 1 by default.
   const Mesh& mesh() const { return mesh_; }
 
-  // The value, replicated over mesh(). It has what all closures that are done have pushed, and
-  // nothing that this call has. Pulls of one shard are atomic; of several they are not. A tensor
-  // that carries Unavailable where a parameter server does not answer.
+  // The value, replicated over mesh(). It includes the pushes of all closures that are done, and
+  // none of this call. Pulls of one shard are atomic; of several they are not. A tensor that
+  // carries Unavailable where a parameter server does not answer.
   DTensor pull(const RemoteVariable& variable);
   // Adds `delta` to the variable, or replaces its value, once this function has returned OK.
   // InvalidArgument for another dtype or shape, and for push_add of bool. `delta` may have any
@@ -118,13 +117,13 @@ class FunctionRegistry {
   using Function =
       std::function<StatusOr<std::vector<DTensor>>(WorkerContext&, absl::Span<const Argument>)>;
 
-  // What makes a per-worker data set: called once on each worker, with the number of workers as
+  // Makes a per-worker data set: called once on each worker, with the number of workers as
   // pipelines, the worker's index as the pipeline's, and one replica. Returns batches.
   using DatasetFunction = std::function<StatusOr<input::Dataset>(const InputContext&)>;
 
   // InvalidArgument for an empty name or function, AlreadyExists for a name that is there.
   Status add(std::string name, Function fn);
-  // The same. A data set may have the name of a function.
+  // As add(). A data set may have the name of a function.
   Status add_dataset(std::string name, DatasetFunction fn);
 
   // In order.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Heartbeats between the chief and its tasks. Each side counts, at ticks of its own, what it has
-// received of the other, and gives the other up
+// Heartbeats between the chief and its tasks. Each side counts, at ticks of its own, the signs of
+// the other, and gives the other up
 //
 //   silent   after more than kMissedHeartbeats intervals without a sign of it. A process that lacks
 //            CPU is late, so the interval is long
 //   gone     after kMostBrokenTicks ticks without a connection, where there was one. The kernel
-//            keeps the connections of a process that lacks CPU, and makes new ones; it ends those
-//            of a process that has ended
+//            keeps the connections of a process that lacks CPU, and makes new ones; it ends the
+//            connections of a process that has ended
 //
 // Ticks are counted and not timed: a pause of the process that counts ends nothing.
 #ifndef TESSERA_DISTRIBUTE_HEARTBEATS_H_

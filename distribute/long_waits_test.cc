@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Long waits of a chief and of a server: every call that waits for tasks reports that, and says
-// which tasks are missing and what the others do. What ends a wait happens when its report has
-// come, so the report itself is what a test waits for.
+// which tasks are missing and what the others do. A test waits for the report itself, and then does
+// what ends the wait.
 #include <signal.h>
 
 #include <cstdlib>
@@ -93,7 +93,7 @@ class Reports {
 
  private:
   Gate gate_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::string expected_;
   std::vector<std::string> texts_;
 };
@@ -168,7 +168,7 @@ TEST_F(LongWaitsTest, ScheduleOnAFullQueue) {
       "ClusterCoordinator::schedule",
       absl::StrCat("... not over; missing ", name_of("worker"), ": ..."),
       [this] {
-        // One is with the worker, whose loss may not be known yet, and one in the queue.
+        // One closure is with the worker, whose loss may not be known yet, and one in the queue.
         for (int i = 0; i < 3; ++i) chief_->schedule("where");
       },
       [this] { start_worker(); });
@@ -216,7 +216,7 @@ TEST(CommitWaitsTest, PushesThatAParameterServerHasNotApplied) {
   response.mutable_outcome()->set_code(0);
   response.add_num_pushes(1);
   worker.answer("Run", response);
-  // As of a session that is over: the update is sent again.
+  // An answer as for a session that is over: the update is sent again.
   rpc::Outcome outcome;
   outcome.set_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
   ps.answer("Update", outcome);

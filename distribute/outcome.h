@@ -10,10 +10,10 @@
 namespace tessera::distribute::internal {
 
 void set_outcome(rpc::Outcome* outcome, const Status& status);
-// Internal where the message is not one of set_outcome(): it has no code, or one that is unknown.
+// Internal where set_outcome() cannot have written the message: it has no code, or an unknown code.
 Status status_of(const rpc::Outcome& outcome);
 
-// What to do where an answer of another task is not what this build sends.
+// The advice where another task sends an answer that this build would not send.
 inline constexpr char kSameBuild[] =
     "build all tasks of the cluster from one Tessera; where they are, report this as a bug of "
     "Tessera";

@@ -18,7 +18,7 @@
 namespace tessera::distribute::internal {
 namespace {
 
-// Of one call, which may carry kMostMessageBytes.
+// The timeout of one call, which may carry kMostMessageBytes.
 constexpr absl::Duration kCallTimeout = absl::Minutes(2);
 constexpr absl::Duration kRetryPause = absl::Milliseconds(50);
 

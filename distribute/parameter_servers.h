@@ -4,7 +4,7 @@
 //
 // Calls are repeated while a server does not answer, for kPatience; then they are Unavailable with
 // the server, its address and the cause. The chief notices the loss of a server earlier, by its
-// heartbeats, and ends what waits for it.
+// heartbeats, and ends the calls that wait for it.
 //
 // Thread-safe.
 #ifndef TESSERA_DISTRIBUTE_PARAMETER_SERVERS_H_

@@ -74,7 +74,7 @@ Status ParameterStore::update(const ServerUpdate& update) {
   return absl::OkStatus();
 }
 
-// The memory of the push becomes that of the new value: readers may still send the old one.
+// The memory of the push becomes the memory of the new value: readers may still send the old value.
 void ParameterStore::apply(Push push) {
   Shard& shard = shards_[{push.variable, push.shard}];
   if (push.kind == PushKind::kAdd) {

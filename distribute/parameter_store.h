@@ -29,7 +29,7 @@ namespace tessera::distribute::internal {
 
 class ParameterStore {
  public:
-  // The same call may come again.
+  // Does nothing for a repeated call.
   Status create(int variable, int shard, const std::string& name, HostArray value);
   // The value, which nothing changes from then on: pushes make another.
   StatusOr<std::shared_ptr<const std::string>> read(int variable, int shard) const;
@@ -59,7 +59,7 @@ class ParameterStore {
   StatusOr<const Shard*> find(int variable, int shard) const;
   void apply(Push push);
 
-  mutable std::shared_mutex mutex_;  // guards what follows
+  mutable std::shared_mutex mutex_;  // guards the members below
   std::map<std::pair<int, int>, Shard> shards_;
   PushLedger ledger_;
 };

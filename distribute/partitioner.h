@@ -28,10 +28,10 @@ using Partitioner = std::function<int(const Shape& shape, DType dtype, int num_p
 
 // `n` shards. TF: FixedShardsPartitioner.
 Partitioner fixed_shards(int n);
-// As many as there can be, at most max_shards, so that no shard has less than min_shard_bytes.
-// TF: MinSizePartitioner, whose shards may be smaller than the minimum.
+// As many shards as possible, at most max_shards, so that none has less than min_shard_bytes. TF:
+// MinSizePartitioner, whose shards may be smaller than the minimum.
 Partitioner min_size(int64_t min_shard_bytes = 256 << 10, int max_shards = 1);
-// As few as there can be, at most max_shards, so that no shard has more than max_shard_bytes; a
+// As few shards as possible, at most max_shards, so that none has more than max_shard_bytes; a
 // shard has one row at least. TF: MaxSizePartitioner.
 Partitioner max_size(int64_t max_shard_bytes, std::optional<int> max_shards = {});
 

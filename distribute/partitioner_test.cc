@@ -65,7 +65,7 @@ TEST(PartitionerTest, CutsDim0) {
   }
 }
 
-// Of every size up to 40 rows and every limit up to 50 bytes: no shard breaks the limit, and one
+// For every size up to 40 rows and every limit up to 50 bytes: no shard breaks the limit, and one
 // shard more (or less) would.
 TEST(PartitionerTest, SizesAreTheBestThatThereAre) {
   int checked = 0;

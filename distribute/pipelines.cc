@@ -221,8 +221,8 @@ StatusOr<std::unique_ptr<PipelineIterator>> PipelineIterator::open(
   return iterator;
 }
 
-// What the pipelines of this client have for its replicas. A pipeline at its end has nothing, again
-// and again, while others go on.
+// Loads the tensors of this client's replicas. A pipeline at its end gives nothing, again and
+// again, while others go on.
 PipelineIterator::LocalStep PipelineIterator::load() {
   LocalStep step;
   step.tensors.resize(set_->strategy->local_replicas().size());
@@ -257,8 +257,8 @@ Status PipelineIterator::load_pipeline(size_t index, LocalStep* step) {
   return absl::OkStatus();
 }
 
-// Of each local replica its tensors; of the first one of a pipeline the position too. An error is
-// that of the first local replica.
+// The types and shapes of each local replica's tensors; the first replica of a pipeline carries its
+// position too, the first local replica an error.
 std::vector<Call> PipelineIterator::calls_of(const LocalStep& step) const {
   std::vector<Call> calls;
   for (const std::vector<DTensor>& tensors : step.tensors) {
@@ -282,8 +282,8 @@ bool PipelineIterator::is_end(absl::Span<const Call> calls) const {
                      [&](int replica) { return has_nothing(calls[replica]); });
 }
 
-// What all clients decide on one list of calls: an error, the end, or the step with its size and
-// the positions after it. The members change only where there is a step.
+// The decision of all clients on one list of calls: an error, the end, or the step with its size
+// and the positions after it. The members change only where there is a step.
 StatusOr<std::optional<DistributedBatch>> PipelineIterator::settle(LocalStep step) {
   const StrategyState& strategy = *set_->strategy;
   const absl::Span<const std::string> names = strategy.names();

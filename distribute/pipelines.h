@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pipelines: data sets of which each feeds some of the replicas with batches of its own. Internal
+// Pipelines: data sets, each of which feeds some of the replicas with batches of its own. Internal
 // to distribute/.
 //
 //   2 clients of 2 replicas, a pipeline for each client
@@ -58,7 +58,7 @@ struct PipelineSet {
   ReadPolicy policy = ReadPolicy::kOff;
   AtEnd at_end = AtEnd::kAll;
   int prefetch = 0;
-  std::vector<Pipeline> local = {};  // those of this client
+  std::vector<Pipeline> local = {};  // pipelines of this client
   // By pipeline of all clients: the lowest replica that it feeds, whose call tells the position.
   std::vector<int> first_replicas = {};
   uint64_t hash = 0;  // of the descriptions of all pipelines
@@ -79,12 +79,12 @@ class PipelineIterator {
   static StatusOr<std::unique_ptr<PipelineIterator>> open(std::shared_ptr<const PipelineSet> set,
                                                           const input::IteratorState& from);
 
-  // As DistributedIterator has them.
+  // As in DistributedIterator.
   StatusOr<std::optional<DistributedBatch>> next();
   input::IteratorState state() const { return state_of(*set_, epoch_, step_, states_); }
 
  private:
-  // What this client has of a step.
+  // The part of a step that this client has.
   struct LocalStep {
     Status status;
     std::vector<std::vector<DTensor>> tensors;  // by local replica; none: its pipeline has no more
@@ -115,14 +115,14 @@ class PipelineIterator {
 
   const std::shared_ptr<const PipelineSet> set_;
 
-  // Of the caller's thread.
+  // Used by the caller's thread.
   const int64_t epoch_;
   int64_t step_;
   std::vector<input::IteratorState> states_;  // by pipeline of all clients, of the next step
   Status failed_;
   bool ended_ = false;
 
-  // Of the thread that loads.
+  // Used by the thread that loads.
   std::vector<std::unique_ptr<input::internal::BatchReader>> readers_;  // by local pipeline
   int64_t loading_step_;
 

@@ -3,8 +3,8 @@
 // The protocol of closure_scheduler.h in every order of events: the real scheduler and the real
 // ledgers of two parameter servers, with two workers that are a few lines here. Each closure pushes
 // once to each parameter server, and reads one batch of a per-worker data set. A push says which
-// batch: where all closures are over, those that count have read the first batches of each worker,
-// each once, and the position of the worker follows them.
+// batch: where all closures are over, the pushes that count have read the first batches of each
+// worker, each once, and the position of the worker follows them.
 //
 // At every moment a worker may be killed, or be stopped and be given up while it goes on later; the
 // answer to any message may be lost, so that the message comes again; a push may arrive late, at
@@ -138,7 +138,7 @@ class Model {
     }
   }
 
-  // What must hold now; empty: it does.
+  // The invariant that is violated now; empty: none.
   std::string violation() const {
     if (!violation_.empty()) return violation_;
     for (int ps = 0; ps < kNumPs; ++ps) {
@@ -226,7 +226,7 @@ class Model {
   static std::string batch_of(const std::string& bytes) {
     return bytes.substr(bytes.rfind(' ') + 1);
   }
-  // The batches that count must be those before the position of each worker.
+  // The batches that count must be the batches before the position of each worker.
   std::string violation_of(const std::set<std::string>& batches) const {
     size_t num_before = 0;
     for (int worker = 0; worker < kNumWorkers; ++worker) {
@@ -269,7 +269,7 @@ class Model {
     if (is_answered) chief_.update_applied(ps, update.number);
   }
 
-  // What the chief does by itself after an event. Runs of a dead worker are sent in vain.
+  // The chief's own actions after an event. Runs of a dead worker are sent in vain.
   void settle() {
     for (int i = 0; i < kNumWorkers; ++i) {
       if (jobs_[i].has_value() && jobs_[i]->step > kNumPs) jobs_[i].reset();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PushLedger: what one parameter server knows of pushes, and which of them count. It is the
+// PushLedger: the pushes that one parameter server has received, and which of them count. It is the
 // server's half of the protocol of closure_scheduler.h.
 //
 //   worker:  stage(run, 0, v += 1) ...        kept aside; reads do not see it
@@ -8,11 +8,11 @@
 //
 // Invariants:
 //   1. A push counts when, and only when, an update commits its run, and then once: an update that
-//      comes again has the number of one that was applied, and counts nothing.
-//   2. Of a worker only the newest run is kept, ordered by session and then by number. A push of an
+//      comes again has the number of an applied update, and counts nothing.
+//   2. Only the newest run of a worker is kept, ordered by session and then by number. A push of an
 //      older run, of a run that was committed, or of a session that was closed never counts: an
 //      attempt that was given up may send it at any time.
-//   3. Memory is that of one run per worker. Nothing is remembered for each closure.
+//   3. It uses the memory of one run per worker, and none for each closure.
 //
 // A value without I/O or locks; not thread-safe.
 #ifndef TESSERA_DISTRIBUTE_PUSH_LEDGER_H_
@@ -65,8 +65,8 @@ struct ServerUpdate {
 
 class PushLedger {
  public:
-  // Keeps a push, the index-th of its run to this server, until the run is committed. The same one
-  // may come again. Cancelled where it can never count (invariant 2).
+  // Keeps a push, the index-th of its run to this server, until the run is committed. A push may be
+  // staged again. Cancelled where it can never count (invariant 2).
   Status stage(const RunKey& run, int index, Push push);
 
   // The pushes that count by this update, in order. The caller applies all of them. Internal, and
@@ -78,7 +78,7 @@ class PushLedger {
 
  private:
   struct Worker {
-    uint64_t least_session = 0;  // the earlier ones are closed
+    uint64_t least_session = 0;  // earlier sessions are closed
     RunKey newest;
     bool is_committed = false;  // of the newest run
     std::map<int, Push> pushes;

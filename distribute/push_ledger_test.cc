@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PushLedger: what counts, what is Cancelled, and what is refused.
+// PushLedger: which pushes count, which are Cancelled, and which updates are refused.
 #include "distribute/push_ledger.h"
 
 #include <string>

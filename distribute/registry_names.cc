@@ -16,7 +16,7 @@ bool contains(absl::Span<const std::string> names, absl::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// `what`: "function", as it is called in messages.
+// `what`: its kind in messages, as "function".
 Status check_name(absl::string_view what, absl::string_view name,
                   absl::Span<const std::string> names) {
   if (contains(names, name)) return absl::OkStatus();

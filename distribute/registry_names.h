@@ -15,12 +15,12 @@ namespace tessera::distribute::internal {
 
 class RegistryNames {
  public:
-  // Those of one worker. FailedPrecondition where they are not those of the first one: names the
-  // worker that lacks a name.
+  // Adds the names of one worker. FailedPrecondition where they differ from the first worker's:
+  // tells the worker that lacks a name.
   Status add(const std::string& worker, std::vector<std::string> functions,
              std::vector<std::string> datasets);
 
-  // NotFound, with the names that there are.
+  // NotFound, with the known names.
   Status check_function(absl::string_view name) const;
   Status check_dataset(absl::string_view name) const;
 

@@ -42,12 +42,12 @@ struct RemoteDatasetAccess;
 
 class RemoteDataset {
  public:
-  // Moved, it is copied: the one that was moved from stays what it is.
+  // A move copies: the moved-from handle stays valid.
   RemoteDataset(const RemoteDataset&) = default;
   RemoteDataset& operator=(const RemoteDataset&) = default;
 
-  // Of a batch, as Dataset::element_spec() says on all workers: a size in which they differ is -1.
-  // Empty where no worker has an element.
+  // The spec of a batch, merged from Dataset::element_spec() on all workers: a size in which they
+  // differ is -1. Empty where no worker has an element.
   const std::vector<input::TensorSpec>& element_spec() const { return place_->spec; }
 
  private:

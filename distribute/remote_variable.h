@@ -31,13 +31,13 @@ struct VariableAccess;
 
 class RemoteVariable {
  public:
-  // Moved, it is copied: the one that was moved from stays what it is.
+  // A move copies: the moved-from handle stays valid.
   RemoteVariable(const RemoteVariable&) = default;
   RemoteVariable& operator=(const RemoteVariable&) = default;
 
   const std::string& name() const { return place_->name; }
   DType dtype() const { return place_->dtype; }
-  // Of the whole tensor.
+  // The shape of the whole tensor.
   const Shape& shape() const { return place_->shape; }
   int num_shards() const { return static_cast<int>(place_->ps.size()); }
 

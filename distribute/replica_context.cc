@@ -53,7 +53,7 @@ struct Caller {
                                   const CommunicationOptions& asked) const {
     return all_reduce(call_text("all_reduce", op), op, xs, asked);
   }
-  // The text is what replicas compare.
+  // Replicas compare the text.
   std::vector<DTensor> all_reduce(const std::string& text, ReduceOp op,
                                   absl::Span<const DTensor> xs,
                                   const CommunicationOptions& asked) const;
@@ -118,8 +118,9 @@ DTensor product_of_other_terms(const Caller& caller, const DTensor& x, const DTe
   return ops::reshape(ops::slice(gradients, starts, limits), x.shape());
 }
 
-// The gradient by a term: of a sum or mean that of the cotangents; of an extreme that of the terms
-// which are it, in equal parts; of a product the product of the others.
+// The gradient by a term. Sum and mean: the sum or mean of the cotangents. Product: the sum of the
+// cotangents times the product of the other terms. Extreme: the sum of the cotangents, in equal
+// parts for the terms that equal the extreme.
 std::vector<std::optional<DTensor>> gradient_of_term(const Caller& caller, ReduceOp op,
                                                      const DTensor& x, const DTensor& y,
                                                      const DTensor& cotangent,

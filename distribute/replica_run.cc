@@ -16,7 +16,7 @@
 namespace tessera::distribute::internal {
 namespace {
 
-// What a replica gets of a call that failed: as many tensors as it passed, at least one.
+// A replica's result of a failed call: as many tensors as it passed, at least one.
 ReplicaResult failed_result(const Status& error, absl::Span<const DTensor> args, const Mesh& mesh) {
   ReplicaResult result = {error, {}};
   const StatusOr<Layout> layout = Layout::replicated(mesh, 0);
@@ -173,7 +173,7 @@ Strategy::RunResult ReplicaRun::run(Strategy::RawFunction fn,
       threads.push_back(*std::move(thread));
       continue;
     }
-    // The replica counts as one whose function failed.
+    // The replica counts as if its function had failed.
     started = thread.status();
     std::unique_lock<std::mutex> lock(mutex_);
     replicas_[i].place = Place::kReturned;

@@ -2,10 +2,10 @@
 //
 // ReplicaRun: one Strategy::run(), whose replica functions take turns. Internal to distribute/.
 //
-// Each local replica has a thread, of which one runs at a time: the lowest that is not waiting. A
+// Each local replica has a thread; one thread runs at a time: the lowest that is not waiting. A
 // replica that makes a call of all replicas waits in it and hands over. When every local replica
 // waits or has returned, the thread that was last settles the round: it compares the calls of all
-// replicas, those of other clients too, and
+// replicas, also of other clients, and
 //
 //   all wait in the same call    runs it once, and each replica gets its result
 //   all have returned            the run has ended
@@ -38,23 +38,23 @@ namespace tessera::distribute::internal {
 
 class ReplicaRun : public std::enable_shared_from_this<ReplicaRun> {
  public:
-  // What a call computes, for the arguments of all local replicas: its results, by replica.
+  // The results of a call for the arguments of all local replicas, by replica.
   using Results = std::vector<std::vector<DTensor>>;
   using Action = absl::FunctionRef<StatusOr<Results>(const std::vector<std::vector<DTensor>>& args,
                                                      absl::Span<const Call> calls)>;
 
   explicit ReplicaRun(const Strategy& strategy, const CommunicationOptions& options);
 
-  // Of the calls of replicas that have none of their own.
+  // The options of calls of replicas that set none of their own.
   const CommunicationOptions& options() const { return options_; }
 
   // Runs the function for each local replica, and returns when all have returned.
   Strategy::RunResult run(Strategy::RawFunction fn,
                           const std::vector<std::vector<DTensor>>& args_by_replica);
 
-  // A call of the local replica with this index. `calls`: set to those of all replicas if it
-  // succeeds. `may_call_strategy`: its action is a function of
-  // the user's, which may use the strategy.
+  // A call of the local replica with this index. `calls`: set to the calls of all replicas if it
+  // succeeds. `may_call_strategy`: the action is a function of the user's, which may use the
+  // strategy.
   ReplicaResult meet(int index, std::string text, std::vector<DTensor> args, const Freedom& freedom,
                      const CommunicationOptions& options, bool may_call_strategy, Action action,
                      std::shared_ptr<const std::vector<Call>>* calls = nullptr);
@@ -70,7 +70,7 @@ class ReplicaRun : public std::enable_shared_from_this<ReplicaRun> {
     std::vector<DTensor> args;
     ReplicaResult result;
   };
-  // What the waiting replicas have in common.
+  // The part of a call that the waiting replicas have in common.
   struct Round {
     Freedom freedom;
     CommunicationOptions options;
@@ -88,13 +88,14 @@ class ReplicaRun : public std::enable_shared_from_this<ReplicaRun> {
   void settle(std::unique_lock<std::mutex>& lock);
   // The Status of the round, and the results where all wait in one call.
   StatusOr<Results> settle_calls(const Round& round, bool all_returned);
-  // Of the last round that succeeded. What waited in it reads it before the next is settled.
+  // The calls of the last round that succeeded. Its replicas read them before the next round is
+  // settled.
   std::shared_ptr<const std::vector<Call>> settled_;
 
   const Strategy strategy_;
   const CommunicationOptions options_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::vector<Replica> replicas_;
   Round round_;

@@ -372,7 +372,7 @@ class Server::Impl {
   ParameterStore store_;                  // of a ps
   std::shared_ptr<WorkerRunner> runner_;  // of a worker
   std::mutex hello_mutex_;                // one session begins at a time; taken before mutex_
-  std::mutex mutex_;                      // guards what follows
+  std::mutex mutex_;                      // guards the members below
   std::condition_variable changed_;
   std::optional<uint64_t> chief_;
   std::string chief_name_;

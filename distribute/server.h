@@ -11,8 +11,9 @@
 // server serves one ClusterCoordinator in its life: it ends with it, in order or not. A worker that
 // is started again takes part again; a parameter server that ends takes its variables with it.
 //
-// Every call carries a token: $TESSERA_TOKEN, or without one, where all tasks are on one host, one
-// that the server leaves in a file that only this user can read (job/environment/token_file.h).
+// Every call carries a token: $TESSERA_TOKEN, or without it, where all tasks are on one host, a
+// token that the server leaves in a file that only this user can read
+// (job/environment/token_file.h).
 //
 // Invariants:
 //   1. join() returns: OK when the coordinator or stop() has ended the server in order; Unavailable
@@ -78,7 +79,7 @@ class Server {
  private:
   class Impl;
   friend struct internal::ReportTimes;
-  // `wait_report_unit`: what stands for 10 s in the times of reports.
+  // `wait_report_unit` replaces 10 s in the times of reports.
   static StatusOr<Server> start(const cluster::Cluster& cluster, FunctionRegistry functions,
                                 const ServerOptions& options, absl::Duration wait_report_unit);
   explicit Server(std::unique_ptr<Impl> impl);

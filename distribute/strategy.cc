@@ -45,7 +45,7 @@ DTensor value_or_failed(const StrategyState& state, StatusOr<DTensor> result) {
   return result.ok() ? *std::move(result) : failed(state, result.status());
 }
 
-// A value that is the same on all replicas has no terms to add.
+// A value for all replicas has no terms to add.
 Status check_one_value(const StrategyState& state, ReduceOp op, const char* call) {
   if (op != ReduceOp::kSum && op != ReduceOp::kProd) return absl::OkStatus();
   if (state.num_replicas() == 1) return absl::OkStatus();
@@ -70,7 +70,7 @@ DTensor reduced_along(ReduceOp op, const DTensor& x, const std::vector<int64_t>&
   return x;
 }
 
-// 128 bits of what each local device of the mesh holds.
+// A hash of 128 bits of each local device's shard.
 StatusOr<std::string> fingerprint(const DTensor& tensor) {
   std::string text;
   for (int i = 0; i < tensor.num_local_shards(); ++i) {
@@ -84,7 +84,7 @@ StatusOr<std::string> fingerprint(const DTensor& tensor) {
   return text;
 }
 
-// What a user's function returns; its exception is the error of the tensor.
+// The tensor that a user's function returns; an exception becomes the error of the tensor.
 DTensor tensor_of(const Mesh& mesh, absl::FunctionRef<DTensor()> fn) {
   const StatusOr<DTensor> tensor = call_guarded<StatusOr<DTensor>>(fn);
   if (tensor.ok()) return *tensor;
@@ -512,7 +512,8 @@ Status Strategy::check_replicas(const DistributedVariable& variable) const {
 
 namespace {
 
-// Global ids of local devices, by ordinal. InvalidArgument for one that is not there or twice.
+// Global ids of local devices, by ordinal. InvalidArgument for a device that does not exist or is
+// given twice.
 StatusOr<std::vector<int>> ids_of(const Client& client, absl::Span<const int> ordinals) {
   const absl::Span<const Device> local = client.local_devices();
   const auto count = static_cast<int>(local.size());

@@ -16,8 +16,8 @@
 // a value that is passed, and a replica learns its id from the argument of its function.
 //
 // Every client of the mesh makes the same calls in the same order. Where replicas disagree, all
-// clients get the same error, and the strategy works afterwards. A strategy is used by one thread
-// at a time. TF: tf.distribute.Strategy, StrategyExtended, ReplicaContext.
+// clients get one error, and the strategy works afterwards. A strategy is used by one thread at a
+// time. TF: tf.distribute.Strategy, StrategyExtended, ReplicaContext.
 #ifndef TESSERA_DISTRIBUTE_STRATEGY_H_
 #define TESSERA_DISTRIBUTE_STRATEGY_H_
 
@@ -50,7 +50,7 @@ namespace tessera::distribute {
 
 enum class CommunicationImplementation : uint8_t { kAuto, kRing, kNccl };
 
-// Of one call; fields that are set win over those of the strategy.
+// Options of one call; fields that are set win over the strategy's.
 struct CommunicationOptions {
   // Small tensors of one call travel together, up to so many bytes; 0: by the cost of a message.
   std::optional<int64_t> bytes_per_pack = {};
@@ -62,7 +62,7 @@ struct CommunicationOptions {
   std::string name = {};
 };
 struct RunOptions {
-  // Of the calls of its replica functions too: what a call sets wins, then this, then the
+  // Also for the calls of its replica functions: the options of a call win, then these, then the
   // strategy's.
   CommunicationOptions communication = {};
 };
@@ -100,12 +100,12 @@ struct VariableOptions {
 namespace internal {
 class ReplicaRun;
 
-// What a function of a replica returned.
+// The result of a replica's function.
 struct ReplicaResult {
   Status status = {};
   std::vector<DTensor> tensors = {};
 };
-// What merge_call() runs once: a value for all replicas, or an error.
+// The result of the function of merge_call(): a value for all replicas, or an error.
 struct MergeResult {
   Status status = {};
   std::vector<DistributedValues> values = {};
@@ -151,7 +151,7 @@ MergeResult to_merge_result(Result result) {
     return merged;
   }
 }
-// What is left of a result without StatusOr: one of DTensor, a list, and Status.
+// The kind of a result without StatusOr: DTensor, a list, or Status.
 template <class Result, class = void>
 struct Kind {
   static constexpr bool kIsStatus = std::is_same_v<Result, Status>;
@@ -163,9 +163,9 @@ struct Kind<Result, std::enable_if_t<IsStatusOr<Result>::value>>
     : Kind<typename IsStatusOr<Result>::Value> {};
 }  // namespace internal
 
-// Argument of a replica function; lives as long as its call. Its calls are made by all replicas, in
-// the same order on each; else all get InvalidArgument naming two that differ. Results are on the
-// mesh of the replica.
+// Argument of a replica function; lives as long as its call. All replicas make its calls, in the
+// same order; else all get InvalidArgument naming two that differ. Results are on the mesh of the
+// replica.
 class ReplicaContext {
  public:
   ReplicaContext(const ReplicaContext&) = delete;
@@ -196,9 +196,9 @@ class ReplicaContext {
                                 const CommunicationOptions& options = {});
 
   // Waits until every local replica calls it; then fn(const Strategy&, const PerReplica&...) runs
-  // once on each client. Each replica gets its part of what fn returns: a DTensor over the
-  // strategy's mesh, a PerReplica, a vector of either, a StatusOr of these, or a Status. Returns a
-  // DTensor, a std::vector<DTensor> or a Status.
+  // once on each client. Each replica gets its part of fn's result: a DTensor over the strategy's
+  // mesh, a PerReplica, a vector of either, a StatusOr of these, or a Status. Returns a DTensor, a
+  // std::vector<DTensor> or a Status.
   template <class Fn, class... Args>
   auto merge_call(Fn fn, const Args&... args) {
     using Result = std::invoke_result_t<Fn&, const Strategy&, decltype((void)args, as_merged())...>;
@@ -231,7 +231,7 @@ class ReplicaContext {
                           std::index_sequence<index...>) {
     return fn(strategy, merged[index]...);
   }
-  // The tensors of an error have it, and are as many as those of the arguments, but at least one.
+  // On an error all tensors carry it; there are as many as arguments, at least one.
   internal::ReplicaResult merge_raw(const internal::MergeFunction& fn, std::vector<DTensor> args);
 
   const Strategy& strategy_;
@@ -243,18 +243,18 @@ class ReplicaContext {
 
 class Strategy {
  public:
-  // Moved, it is copied: the one that was moved from stays what it is.
+  // A move copies: the moved-from strategy stays valid.
   Strategy(const Strategy&) = default;
   Strategy& operator=(const Strategy&) = default;
 
   // Replicas along these axes of a live mesh. InvalidArgument for an axis that the mesh does not
-  // have, naming those that it has, for no axes, and for options out of their range.
+  // have, naming its axes, for no axes, and for options out of their range.
   static StatusOr<Strategy> create(const Client& client, Mesh mesh,
                                    std::vector<std::string> replica_axes,
                                    StrategyOptions options = {});
 
   const Mesh& mesh() const;
-  // Where variables of kOnWrite are: mesh(), or the one device of a central storage.
+  // The mesh of kOnWrite variables: mesh(), or the one device of a central storage.
   const Mesh& parameter_mesh() const;
   int num_replicas_in_sync() const;
   // The ids of the replicas that this client has, ascending.
@@ -262,18 +262,18 @@ class Strategy {
 
   // Runs fn(ReplicaContext&, const DTensor&...) once for each local replica, each on a thread of
   // its own but one at a time, in the order of their ids; a thread hands over where it waits for
-  // the others. Arguments are DistributedValues, of which each replica gets its part. fn returns a
-  // DTensor, a std::vector<DTensor>, a StatusOr of either, or a Status; run returns a PerReplica, a
+  // the others. Arguments are DistributedValues; each replica gets its part. fn returns a DTensor,
+  // a std::vector<DTensor>, a StatusOr of either, or a Status; run returns a PerReplica, a
   // std::vector<PerReplica>, or a Status. Where all replicas fail the vector has one, with the
   // error: look at its status() before the others.
   //
-  // A tape records what is done in the replica function that made it. No gradient passes between
-  // the tensors of replicas and those outside: the gradient() that would is InvalidArgument.
+  // A tape records the operations of the replica function that made it. No gradient passes between
+  // tensors of replicas and tensors outside: gradient() is then InvalidArgument.
   //
-  // Errors, which the results carry: that of the first replica whose function fails, with the
+  // Errors, which the results carry: the error of the first replica whose function fails, with the
   // replica; InvalidArgument where replicas disagree on a collective, or one of them has returned,
   // naming both; FailedPrecondition inside a replica function. There sync_devices() is
-  // FailedPrecondition, too: it would wait for what other replicas have yet to enqueue.
+  // FailedPrecondition, too: it would wait for work that other replicas have yet to enqueue.
   template <class Fn, class... Args>
   auto run(Fn fn, const Args&... args) const {
     return run_with(RunOptions(), std::move(fn), args...);
@@ -305,13 +305,13 @@ class Strategy {
   // The values along dim, by replica id; sizes along dim may differ. Mirrored.
   DTensor gather(const DistributedValues& value, int dim) const;
 
-  // What the local replicas have, on their devices. No communication.
+  // The local replicas' tensors, on their devices. No communication.
   std::vector<DTensor> local_results(const DistributedValues& value) const;
-  // fn is called for each local replica. Its tensor is on any mesh of this client; of one over the
-  // strategy's mesh the replica gets its part.
+  // fn is called for each local replica. Its tensor is on any mesh of this client, or over the
+  // strategy's mesh: then the replica gets its part.
   PerReplica values_from_function(absl::FunctionRef<DTensor(const ValueContext&)> fn) const;
   // The values along dim, by replica id, as one tensor split along dim over the replica axes. No
-  // communication where the sizes are those of the split rule.
+  // communication where the sizes follow the split rule.
   DTensor to_sharded(const PerReplica& value, int dim) const;
   // No copy where each replica has a box of the tensor.
   PerReplica to_per_replica(const DistributedValues& value) const;
@@ -319,16 +319,16 @@ class Strategy {
   // As reduce() without dims, to a layout on any mesh whose devices are of this strategy.
   DTensor reduce_to(ReduceOp op, const DistributedValues& value, LayoutArg destination,
                     const CommunicationOptions& options = {}) const;
-  // The same for several values, of which small ones travel together. InvalidArgument for another
+  // As reduce_to(), for several values; small ones travel together. InvalidArgument for another
   // number of destinations.
   std::vector<DTensor> batch_reduce_to(ReduceOp op, absl::Span<const DistributedValues> values,
                                        absl::Span<const Layout> destinations,
                                        const CommunicationOptions& options = {}) const;
   DTensor broadcast_to(const DTensor& value, LayoutArg destination) const;
 
-  // fn(value, args) -> the new value. Of kOnWrite: once, and args must be mirrored; they are moved
-  // to where the variable is. Of kOnRead: once for each local replica, with its parts of args; all
-  // components change, or none where fn fails.
+  // fn(value, args) -> the new value. kOnWrite: fn runs once, and args must be mirrored; they are
+  // moved to the variable's devices. kOnRead: fn runs once for each local replica, with its parts
+  // of args; all components change, or none where fn fails.
   Status update(DistributedVariable& variable,
                 absl::FunctionRef<DTensor(const DTensor& value, absl::Span<const DTensor> args)> fn,
                 absl::Span<const DistributedValues> args = {}) const;
@@ -348,8 +348,8 @@ class Strategy {
   // data sets. TF: experimental_distribute_dataset.
   StatusOr<DistributedDataset> distribute_dataset(const input::Dataset& global_batches,
                                                   const InputOptions& options) const;
-  // `fn` is called before this returns, for each pipeline of this client, and makes what it reads.
-  // An error of fn on one client is that of all. TF: the same.
+  // `fn` is called before this returns, for each pipeline of this client, and makes its data set.
+  // An error of fn on one client is returned on all. TF: the same.
   StatusOr<DistributedDataset> distribute_datasets_from_function(
       std::function<StatusOr<input::Dataset>(const InputContext&)> fn,
       const InputOptions& options) const;

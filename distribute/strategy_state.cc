@@ -46,7 +46,7 @@ std::string sub_axis_text(const Mesh& mesh, const SubAxis& axis) {
   return absl::StrCat(whole.name, ":(", axis.pre, ")", axis.size);
 }
 
-// What was made of the parts, or is one.
+// A result made from `from`, through which no gradient passes.
 DTensor passed_on(DTensor result, absl::Span<const DTensor> from) {
   return tessera::internal::without_gradient(
       std::move(result), from,
@@ -313,7 +313,7 @@ StatusOr<std::vector<DTensor>> StrategyState::parts_of(const DistributedValues& 
         absl::StrCat("a tensor on ", tensor.layout().mesh().to_string(),
                      " is given to a strategy on ", mesh_.to_string(), "; relayout() it"));
   }
-  // The same decision on all clients: of all replicas.
+  // Looks at all replicas, so that all clients decide alike.
   DTensor source = tensor;
   std::vector<std::optional<PartForm>> forms;
   const auto find_forms = [&] {
@@ -418,7 +418,7 @@ StatusOr<std::vector<Call>> StrategyState::exchange(std::vector<Call> local,
       const absl::string_view text = record_at(first + static_cast<int64_t>(i));
       std::optional<Call> call = decode_call(text);
       if (!call.has_value()) return unreadable(names_[replicas[i]], int64_t(text.size()));
-      // Of a replica that several clients have: the first of them, or the first with an error.
+      // Where several clients have a replica, the first of them counts, or the first with an error.
       Call& known = calls[replicas[i]];
       if (has_call[replicas[i]]) {
         if (known.text != call->text && known.error.ok() && call->error.ok()) {

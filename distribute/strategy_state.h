@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StrategyState: what stands behind a Strategy. Internal to distribute/.
+// StrategyState: the implementation of a Strategy. Internal to distribute/.
 //
 // Values of replicas come in two forms, between which this class moves without a copy: parts, a
 // tensor for each local replica on the mesh of that replica; and one tensor over the whole mesh.
@@ -55,26 +55,26 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
   const Mesh& mesh_of(int replica) const { return meshes_[replica]; }
   bool is_of_one_client() const { return is_of_one_client_; }
 
-  // The options of a call: what it sets, else what the strategy has. InvalidArgument for values out
-  // of their range, FailedPrecondition for kNccl on CPU devices.
+  // The options of a call: its own, else the strategy's. InvalidArgument for values out of their
+  // range, FailedPrecondition for kNccl on CPU devices.
   StatusOr<CommunicationOptions> options_of(const CommunicationOptions& call) const {
     return options_over(options_.communication, call);
   }
-  // The same over `base`, such as those of a run.
+  // As options_of(), over `base`, such as the options of a run.
   StatusOr<CommunicationOptions> options_over(const CommunicationOptions& base,
                                               const CommunicationOptions& call) const;
   static Status check_options(const CommunicationOptions& options);
 
-  // The parts of a value; of a tensor on another mesh InvalidArgument.
+  // The parts of a value; InvalidArgument for a tensor on another mesh.
   StatusOr<std::vector<DTensor>> parts_of(const DistributedValues& value) const;
   // The part of a replica of a tensor that its function made: on the replica's mesh, on the
   // strategy's mesh, or on any other of this client.
   DTensor on_replica(const DTensor& tensor, int replica) const;
-  // Whether all replicas have the same of a tensor of this layout.
+  // Whether all replicas hold equal parts of a tensor of this layout.
   bool is_replicated(const Layout& layout) const;
 
-  // What the local replicas say of a call, completed by those of other clients. Collective where
-  // there are several; the same on all of them.
+  // Completes the calls of the local replicas by the calls of other clients. Collective where there
+  // are several clients; the result is equal on all of them.
   StatusOr<std::vector<Call>> exchange(std::vector<Call> local,
                                        const CommunicationOptions& options) const;
   // The calls of all replicas, once they agree.
@@ -83,7 +83,7 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
                                     const CommunicationOptions& options) const;
   static Call call_of(const std::string& text, absl::Span<const DTensor> tensors);
 
-  // For parts that agree. `calls` are those of all replicas, with one tensor each.
+  // For parts that agree. `calls` are the calls of all replicas, with one tensor each.
   //
   // Element by element, to a destination or, without one, to all replicas.
   StatusOr<DTensor> reduce_parts(ReduceOp op, std::vector<DTensor> parts,
@@ -96,8 +96,8 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
                                 const CommunicationOptions& options) const;
   StatusOr<DTensor> gather_parts(std::vector<DTensor> parts, absl::Span<const Call> calls,
                                  int64_t dim) const;
-  // The parts of the index-th tensors of the calls under one layout, the same for all replicas:
-  // that of replica 0 without what is partial.
+  // The parts of the index-th tensors of the calls, moved to one layout for all replicas: the
+  // layout of replica 0 without partial axes.
   StatusOr<std::vector<DTensor>> alike(std::vector<DTensor> parts, absl::Span<const Call> calls,
                                        int index) const;
   // For parts of equal shapes and layouts: the tensor of which they are the terms, or the pieces
@@ -122,10 +122,10 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
   StatusOr<DTensor> broadcast_across(const DTensor& value, LayoutArg destination,
                                      const CommunicationOptions& options) const;
 
-  // Whether the calling thread is that of a replica function, and in no merge_call().
+  // Whether the calling thread runs a replica function, and no merge_call().
   bool is_in_replica() const;
-  // FailedPrecondition where the calling thread is that of a replica function, whose counterpart of
-  // the call is named.
+  // FailedPrecondition where the calling thread runs a replica function; names the function to call
+  // there instead.
   Status check_not_in_replica(const char* call, const char* counterpart) const;
   // The run whose functions are called now; null for none. Guarded by the mutex of the run stack.
   void push_run(const ReplicaRun* run);
@@ -135,7 +135,7 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
   StrategyState(const Client& client, Mesh mesh, Mesh parameter_mesh)
       : client_(client), mesh_(std::move(mesh)), parameter_mesh_(std::move(parameter_mesh)) {}
 
-  // Parts of create(): which axes are those of replicas, and what the replicas are.
+  // Parts of create(): the replica axes, the clients, and the replicas.
   Status set_axes(absl::Span<const std::string> replica_axes);
   Status set_clients();
   Status set_replicas();
@@ -149,9 +149,9 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
     Layout layout;
     Shape shape;
   };
-  // What a replica has of a tensor; nothing where that is no box.
+  // The part of a tensor that a replica has; nothing where that is no box.
   std::optional<PartForm> part_form(const Layout& layout, const Shape& shape, int replica) const;
-  // The same dims, of which those that a replica axis splits are split by replica axes alone.
+  // The layout in which a dim split by a replica axis is split by replica axes alone.
   StatusOr<Layout> separated(const Layout& layout) const;
   std::vector<std::string> names_of_axes(absl::Span<const SubAxis> axes, bool of_replicas) const;
 
@@ -166,12 +166,12 @@ class StrategyState : public std::enable_shared_from_this<StrategyState> {
   std::vector<std::string> names_;
   std::vector<int> local_;
   bool is_of_one_client_ = true;
-  std::map<int, std::vector<int>> replicas_of_client_;  // those with devices of the client
-  // Of what an exchange sends: a row on each client, in order, with a record for each of its
-  // replicas.
+  std::map<int, std::vector<int>> replicas_of_client_;  // replicas with devices of the client
+  // The layout that an exchange sends: a row on each client, in order, with a record for each of
+  // its replicas.
   StatusOr<Layout> call_rows_ = absl::UnknownError("not set");
 
-  // What the records of an exchange have; the same on all clients.
+  // The size of an exchange's records; equal on all clients.
   mutable int64_t record_bytes_ = 256;
 
   mutable std::mutex runs_mutex_;

@@ -94,7 +94,7 @@ std::string text_of(const grpc::Status& status) {
     return "another process answers at its address: it was started again, or its TESSERA_TOKEN is "
            "not that of this process";
   }
-  // The codes of gRPC and of Abseil are the same.
+  // gRPC and Abseil have equal codes.
   return Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message())
       .ToString();
 }

@@ -57,13 +57,13 @@ class TaskClient {
 
   const std::string& address() const { return address_; }
 
-  // What a call does where there is no connection.
+  // The behaviour of a call where there is no connection.
   enum class Unconnected {
     kWait,  // until the deadline
     kFail,  // with the reason of the last attempt
   };
-  // `done` runs once, on the thread of this connection; on the calling one, with CANCELLED, after
-  // close(). The caller holds no lock that `done` takes.
+  // `done` runs once, on the thread of this connection; on the calling thread, with CANCELLED,
+  // after close(). The caller holds no lock that `done` takes.
   template <class Request, class Response>
   void call(Method<Request, Response> method, const Request& request, absl::Time deadline,
             std::function<void(const grpc::Status&, Response&)> done,
@@ -72,7 +72,7 @@ class TaskClient {
       return (stub_.get()->*method)(context, request, &queue_);
     });
   }
-  // The same for a method of which the caller writes and reads the messages: "Read".
+  // As above, for a method whose messages the caller writes and reads: "Read".
   void call(const std::string& method, const grpc::ByteBuffer& request, absl::Time deadline,
             std::function<void(const grpc::Status&, grpc::ByteBuffer&)> done) {
     start<grpc::ByteBuffer>(
@@ -136,7 +136,7 @@ class TaskClient {
   // Not gRPC's callbacks: gRPC 1.51 ends its threads for them when the last channel of the process
   // closes, and aborts now and then when another opens meanwhile (docs/gotchas.md).
   grpc::CompletionQueue queue_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable all_done_;
   std::set<grpc::ClientContext*> calls_;
   bool is_closed_ = false;

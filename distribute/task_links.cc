@@ -15,7 +15,7 @@
 namespace tessera::distribute::internal {
 namespace {
 
-// Of one greeting, and of the goodbye.
+// The timeouts of one greeting, and of the goodbye.
 constexpr absl::Duration kHelloTimeout = absl::Seconds(2);
 constexpr absl::Duration kByeTimeout = absl::Seconds(1);
 

@@ -13,8 +13,8 @@
 //   1. A tick without an answer to a heartbeat is silent, and one in which a heartbeat finds no
 //      connection is broken; heartbeats.h says how many make a loss. Ticks are counted, and not the
 //      time: a pause of this process ends no task.
-//   2. `up` and `lost` of one task alternate. After `lost` no callback of a call to the session
-//      that was lost is under way; later ones may be started and fail.
+//   2. `up` and `lost` of one task alternate. After `lost` no callback of a call to the lost
+//      session is under way; later calls may be started and fail.
 //
 // Thread-safe. Callbacks run without locks of this class, on its thread or one of gRPC.
 #ifndef TESSERA_DISTRIBUTE_TASK_LINKS_H_
@@ -61,7 +61,7 @@ class TaskLinks {
     std::function<void()> tick;
   };
 
-  // Of the workers and parameter servers of `spec`.
+  // Links to the workers and parameter servers of `spec`.
   static StatusOr<std::unique_ptr<TaskLinks>> start(const cluster::ClusterSpec& spec,
                                                     uint64_t chief,
                                                     absl::Duration heartbeat_interval,
@@ -73,8 +73,8 @@ class TaskLinks {
 
   // Which tasks are away, and why, for messages: "worker 1 (host-a:4000): UNAVAILABLE: ...".
   std::vector<std::string> tasks_away() const;
-  // What reports of long waits say of the tasks: tasks_away(), each as "missing worker 1 ...", then
-  // tasks that are up and miss heartbeats, as "worker 1 (host-a:4000) has not answered for 2 s".
+  // The tasks in reports of long waits: tasks_away(), each as "missing worker 1 ...", then tasks
+  // that are up and miss heartbeats, as "worker 1 (host-a:4000) has not answered for 2 s".
   std::vector<std::string> describe_missing() const;
   std::vector<TaskAddress> ps_addresses() const;
   // Ends a task with this reason, for good.
@@ -131,7 +131,7 @@ class TaskLinks {
   const std::string chief_name_;
   const absl::Duration interval_;
   const Callbacks callbacks_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::vector<Link> links_;
   bool is_stopping_ = false;

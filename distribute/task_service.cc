@@ -56,7 +56,7 @@ class TaskService::Call : public grpc::ServerGenericBidiReactor {
   const Method* method_ = nullptr;
   grpc::ByteBuffer request_;
   grpc::ByteBuffer response_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   bool is_open_ = false;
   bool is_cancelled_ = false;
 };

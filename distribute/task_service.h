@@ -38,7 +38,7 @@ class TaskService : public grpc::CallbackGenericService {
 
   enum class Size {
     kSmall,  // kMostSmallBytes
-    kLarge,  // what gRPC takes: requests that carry tensors
+    kLarge,  // gRPC's limit: requests that carry tensors
   };
   using RawAnswer = std::function<void(const grpc::ByteBuffer&)>;
   template <class Response>

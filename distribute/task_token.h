@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The token that calls of a cluster carry: $TESSERA_TOKEN, or one that each server of a cluster on
-// one host leaves in a file (job/environment/token_file.h).
+// The token that calls of a cluster carry: $TESSERA_TOKEN, or a token that each server of a cluster
+// on one host leaves in a file (job/environment/token_file.h).
 #ifndef TESSERA_DISTRIBUTE_TASK_TOKEN_H_
 #define TESSERA_DISTRIBUTE_TASK_TOKEN_H_
 
@@ -22,9 +22,10 @@ struct TaskToken {
 
 // InvalidArgument, naming TESSERA_TOKEN, where it is not set and a task is on another host.
 Status check_token(const cluster::ClusterSpec& spec);
-// Of the server that listens at `address`.
+// Makes the token of the server that listens at `address`.
 StatusOr<TaskToken> make_token(const std::string& address);
-// The same as another task of the cluster sees it; waits for the server's file until `deadline`.
+// The server's token, found by another task of the cluster; waits for the server's file until
+// `deadline`.
 StatusOr<std::string> find_token(const std::string& address, absl::Time deadline);
 
 }  // namespace tessera::distribute::internal

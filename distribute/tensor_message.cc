@@ -55,7 +55,7 @@ void TensorBytes::append_to(std::string* out) const {
 TensorBytes bytes_of(const void* data, int64_t size, std::shared_ptr<const void> owner) {
   using Owner = std::shared_ptr<const void>;
   if (size == 0) return {};
-  // gRPC reads what a slice refers to, and asks for memory that it might write to.
+  // gRPC only reads the memory of a slice, but takes a pointer to memory that is not const.
   return TensorBytes({grpc::Slice(
       const_cast<void*>(data), static_cast<size_t>(size),
       [](void* released) { delete static_cast<Owner*>(released); }, new Owner(std::move(owner)))});

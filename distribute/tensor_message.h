@@ -7,7 +7,7 @@
 //   grpc::ByteBuffer message = write_message(head, bytes_of(data, size, owner));
 //   Status status = read_message(message, &head, &data);   then data.copy_to(tensor)
 //
-// A message is what protobuf writes of `message { Head head = 1; bytes data = 2; }`:
+// A message has the bytes that protobuf writes for `message { Head head = 1; bytes data = 2; }`:
 //
 //   0x0a, size of head, head, 0x12, size of data, data             sizes as varints
 //

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// write_message and read_message: what protobuf would write, in every cut of the memory.
+// write_message and read_message against protobuf, in every cut of the memory.
 #include "distribute/tensor_message.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ValueAccess: from a PerReplica to what it points at, and back. Internal to distribute/.
+// ValueAccess: from a PerReplica to its representation, and back. Internal to distribute/.
 #ifndef TESSERA_DISTRIBUTE_VALUE_ACCESS_H_
 #define TESSERA_DISTRIBUTE_VALUE_ACCESS_H_
 
@@ -18,10 +18,11 @@ namespace tessera::distribute {
 
 struct PerReplica::Rep {
   std::shared_ptr<const internal::StrategyState> strategy;
-  // Of the local replicas; none where there is an error.
+  // The tensors of the local replicas; none where there is an error.
   std::vector<DTensor> tensors;
   Status error;
-  // What local() returns for indices out of range, by index: a reference outlives the call.
+  // The tensors that local() returns for indices out of range, by index: a reference outlives the
+  // call.
   mutable std::mutex mutex;
   mutable std::map<int, DTensor> out_of_range;  // guarded by mutex
 };

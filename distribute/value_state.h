@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ValueState: what a RemoteValue is a handle of: the result of a closure, once it is over.
+// ValueState: the result of a closure, once it is over. A RemoteValue is a handle to it.
 //
 // Thread-safe.
 #ifndef TESSERA_DISTRIBUTE_VALUE_STATE_H_
@@ -64,7 +64,7 @@ class ValueState {
  private:
   const std::string function_;
   const std::shared_ptr<ChiefWaits> waits_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   bool is_over_ = false;
   Status status_;

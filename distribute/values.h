@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Distributed values: what the replicas of a strategy hold.
+// Distributed values: the values of the replicas of a strategy.
 //
 //   a DTensor over the strategy's mesh   replicated along the replica axes, each replica has the
 //                                        value (TF: Mirrored); sharded, its shard; partial, its
@@ -27,19 +27,19 @@ class StrategyState;
 struct ValueAccess;
 }  // namespace internal
 
-// A tensor for each replica, on the mesh of that replica. This client has those of its replicas.
-// Like a DTensor it may carry an error instead: then it has no tensors.
+// A tensor for each replica, on the mesh of that replica. This client has the tensors of its own
+// replicas. Like a DTensor it may carry an error instead: then it has no tensors.
 class PerReplica {
  public:
-  // Moved, it is copied: the one that was moved from stays what it is.
+  // A move copies: the moved-from value stays valid.
   PerReplica(const PerReplica&) = default;
   PerReplica& operator=(const PerReplica&) = default;
 
-  // Of the strategy, in all clients.
+  // The replicas of the strategy, on all clients.
   int num_replicas() const;
   // The ids of the replicas that this client has, ascending.
   absl::Span<const int> local_replicas() const;
-  // That of the index-th local replica; a tensor with an error where there is none.
+  // The tensor of the index-th local replica; a tensor with an error where there is none.
   const DTensor& local(int index) const;
   // Blocks until the local tensors are ready; the first error.
   Status await() const;
@@ -59,7 +59,7 @@ class DistributedValues {
   DistributedValues(PerReplica value) : value_(std::move(value)) {}  // NOLINT: on purpose
   DistributedValues(DTensor value) : value_(std::move(value)) {}     // NOLINT: on purpose
 
-  // One of them is null.
+  // One of the two is null.
   const PerReplica* per_replica() const { return std::get_if<PerReplica>(&value_); }
   const DTensor* tensor() const { return std::get_if<DTensor>(&value_); }
 
@@ -67,7 +67,7 @@ class DistributedValues {
   std::variant<PerReplica, DTensor> value_;
 };
 
-// Of which replica a value is asked for.
+// The replica that a value is asked for.
 struct ValueContext {
   int replica_id_in_sync_group = 0;
   int num_replicas_in_sync = 1;

@@ -4,10 +4,11 @@
 //
 //   kOnWrite   one value on all replicas: a Variable, replicated along the replica axes
 //   kOnRead    a component for each replica; value() aggregates them. Under kSum a value v is the
-//              components v, 0, 0, ...; under the others each replica has v
+//              components v, 0, 0, ...; under other aggregations each replica has v
 //
-// Methods with a context are for replica functions; those without are for outside of run(), and for
-// merge_call(). TF: tf.Variable in a strategy's scope, with synchronization and aggregation.
+// Methods with a context are for replica functions; methods without one are for outside of run(),
+// and for merge_call(). TF: tf.Variable in a strategy's scope, with synchronization and
+// aggregation.
 #ifndef TESSERA_DISTRIBUTE_VARIABLE_H_
 #define TESSERA_DISTRIBUTE_VARIABLE_H_
 
@@ -29,7 +30,7 @@ namespace tessera::distribute {
 // A handle: copies mean the same variable.
 class DistributedVariable {
  public:
-  // Moved, it is copied: the one that was moved from stays what it is.
+  // A move copies: the moved-from handle stays valid.
   DistributedVariable(const DistributedVariable&) = default;
   DistributedVariable& operator=(const DistributedVariable&) = default;
 
@@ -39,8 +40,8 @@ class DistributedVariable {
   // kAuto is resolved.
   const VariableOptions& options() const;
 
-  // Aggregated. Of kOnWrite without communication; of kOnRead one reduction, and with kNone
-  // FailedPrecondition.
+  // The aggregated value. kOnWrite: no communication. kOnRead: one reduction, and
+  // FailedPrecondition with kNone.
   DTensor value() const;
   // A value for all replicas, of any layout on the strategy's mesh. InvalidArgument for another
   // shape or dtype, naming both.
@@ -48,17 +49,17 @@ class DistributedVariable {
   Status assign_add(const DTensor& delta);
   Status assign_sub(const DTensor& delta);
 
-  // What this replica has. No communication, except from a central storage.
+  // The value of this replica. No communication, except from a central storage.
   DTensor value(ReplicaContext& replica) const;
-  // Of kOnWrite: a call of all replicas, whose values are aggregated first; with kNone
-  // FailedPrecondition. Of kOnRead: this replica's component.
+  // kOnWrite: a call of all replicas, whose values are aggregated first; FailedPrecondition with
+  // kNone. kOnRead: changes this replica's component.
   Status assign(ReplicaContext& replica, const DTensor& value);
   Status assign_add(ReplicaContext& replica, const DTensor& delta);
   Status assign_sub(ReplicaContext& replica, const DTensor& delta);
 
-  // Of kOnWrite, for tapes, and for optimizers outside of run(): in a replica function its
-  // assignments are FailedPrecondition, since there would be one for each replica. Of kOnRead a
-  // variable whose value and assignments are FailedPrecondition.
+  // kOnWrite: for tapes, and for optimizers outside of run(). In a replica function its assignments
+  // are FailedPrecondition, since there would be one for each replica. kOnRead: a variable whose
+  // value and assignments are FailedPrecondition.
   Variable& variable();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VariablePlace: what a variable on parameter servers is, and where its shards are.
+// VariablePlace: a variable on parameter servers, and the places of its shards.
 #ifndef TESSERA_DISTRIBUTE_VARIABLE_PLACE_H_
 #define TESSERA_DISTRIBUTE_VARIABLE_PLACE_H_
 
@@ -23,7 +23,7 @@ struct VariablePlace {
   std::vector<int64_t> rows = {};
   std::vector<int> ps = {};
 
-  // Of one shard.
+  // The bytes of one shard.
   int64_t shard_bytes(int shard) const;
 };
 

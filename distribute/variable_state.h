@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What stands behind a DistributedVariable. Internal to distribute/.
+// The state of a DistributedVariable. Internal to distribute/.
 #ifndef TESSERA_DISTRIBUTE_VARIABLE_STATE_H_
 #define TESSERA_DISTRIBUTE_VARIABLE_STATE_H_
 
@@ -25,9 +25,9 @@ struct DistributedVariable::State {
   const DType dtype;
   const Shape shape;
   const VariableOptions options;
-  // Of kOnWrite, on the parameter mesh.
+  // For kOnWrite, on the parameter mesh.
   Variable variable;
-  // Of kOnRead, by local replica.
+  // For kOnRead, by local replica.
   std::vector<DTensor> components = {};
   // Guards the components, from the read of a call that changes them to its write.
   std::unique_ptr<std::mutex> changing = std::make_unique<std::mutex>();

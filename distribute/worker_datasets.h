@@ -8,9 +8,9 @@
 //   datasets.positions()                   with the answer, where the function has returned OK
 //
 // Invariant: a run reads from the position that it was passed, whatever earlier runs have read: a
-// reader that stands elsewhere, because what it has read does not count, is opened again. After an
-// error of the data set all further reads of the run return it, and the position stays before the
-// batch that could not be read.
+// reader at another position, because its batches do not count, is opened again. After an error of
+// the data set all further reads of the run return it, and the position stays before the batch that
+// could not be read.
 //
 // Used by one thread at a time.
 #ifndef TESSERA_DISTRIBUTE_WORKER_DATASETS_H_
@@ -40,14 +40,14 @@ class WorkerDatasets {
   // `functions` outlives this.
   WorkerDatasets(int worker, Mesh mesh, const FunctionRegistry& functions);
 
-  // What the batches of the data set are. The function of the registry is called once, where it
-  // returns OK. NotFound for a name that is not in the registry; InvalidArgument for a data set
-  // without batches; what the function or the data set has failed with.
+  // Makes a data set, and returns the spec of its batches. Once it is made, the function of the
+  // registry is not called again. NotFound for a name that is not in the registry; InvalidArgument
+  // for a data set without batches; the error of the function or the data set.
   StatusOr<std::vector<input::TensorSpec>> make(const DatasetPlace& place);
 
   // A run of this coordinator begins, without data sets.
   void begin_run(uint64_t chief);
-  // It may read this one, from this position.
+  // Allows the run to read this data set, from this position.
   void pass(const DatasetPlace& place, std::string position);
   // The next batch, split along dim 0 over the devices of the worker; nothing at the end, as often
   // as asked. InvalidArgument for a data set that was not passed; an error of the data set names
@@ -61,7 +61,7 @@ class WorkerDatasets {
     std::optional<input::Dataset> dataset;
     std::unique_ptr<input::internal::BatchReader> reader;  // null: not open; else it is at `at`
     std::string at;
-    // Of the run.
+    // State of the run.
     bool is_passed = false;
     bool is_read = false;
     Status failed;

@@ -4,8 +4,8 @@
 // thread of its own.
 //
 // Invariants:
-//   1. A run is answered when its function has returned and all its pushes are staged. Asked for
-//      again, it is not run again: it gets the same answer.
+//   1. A run is answered when its function has returned and all its pushes are staged. A run that
+//      is asked for again is not run again: it gets the same answer.
 //   2. A session begins only when no function of the one before runs: a function that has not
 //      returned occupies its worker, given up or not.
 //
@@ -38,7 +38,7 @@ namespace tessera::distribute::internal {
 
 class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
  public:
-  // What answers one request: fills in the response and sends it.
+  // Answers one request: fills in the response and sends it.
   using Answer = std::function<void(const rpc::RunResponse&)>;
   using DatasetAnswer = std::function<void(const rpc::MakeDatasetResponse&)>;
 
@@ -53,8 +53,8 @@ class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
   void run(const rpc::RunRequest& request, Answer answer);
   // Waits for the function that runs.
   void make_dataset(const rpc::MakeDatasetRequest& request, DatasetAnswer answer);
-  // Answers what waits, and ends the thread once no function runs. DeadlineExceeded, naming the
-  // function, where one runs at the deadline: its thread ends when it returns.
+  // Answers the waiting requests, and ends the thread once no function runs. DeadlineExceeded,
+  // naming the function, where one runs at the deadline: its thread ends when it returns.
   Status stop(absl::Time deadline);
 
  private:
@@ -62,7 +62,7 @@ class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
     rpc::MakeDatasetRequest request;
     DatasetAnswer answer;
   };
-  // What waits for an answer when a session ends.
+  // The requests that wait for an answer when a session ends.
   struct Waiting {
     std::vector<Answer> runs;
     std::vector<Making> makings;
@@ -90,12 +90,12 @@ class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
   WorkerDatasets datasets_;  // used by the thread only
   std::mutex stop_mutex_;    // held by stop(); taken before mutex_
   Thread thread_;            // guarded by stop_mutex_ once it has started
-  std::mutex mutex_;         // guards what follows
+  std::mutex mutex_;         // guards the members below
   std::condition_variable changed_;
   std::shared_ptr<ParameterServers> servers_;  // of the session
   uint64_t session_ = 0;
   uint64_t last_run_ = 0;                   // of the session
-  std::optional<rpc::RunRequest> request_;  // what the thread is to run
+  std::optional<rpc::RunRequest> request_;  // the next run of the thread
   std::deque<Making> makings_;              // of the session
   std::string running_;                     // "function "f"", which runs; empty: nothing
   std::optional<rpc::RunResponse> answer_;  // to last_run_, once it is over

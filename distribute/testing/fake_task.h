@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // FakeTask: a worker or a parameter server of this process that answers each call with the bytes
-// that a test gives, so that the test sees what the chief makes of them.
+// that a test gives, so that the test sees how the chief handles them.
 //
 //   FakeTask worker, ps;
 //   auto coordinator = ClusterCoordinator::create(fake_cluster(worker, ps));
@@ -24,7 +24,7 @@
 
 namespace tessera::distribute::testing {
 
-// What $TESSERA_TOKEN has to be.
+// The value that $TESSERA_TOKEN must have.
 inline constexpr char kFakeToken[] = "the token of a test";
 
 class FakeTask {
@@ -44,7 +44,7 @@ class FakeTask {
 
  private:
   internal::TaskService service_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::map<std::string, std::string> answers_;
   std::map<std::string, int> num_calls_;
 

@@ -74,7 +74,7 @@ Results add(WorkerContext& context, Args args) {
   return std::vector<DTensor>{filled(context, {}, before + x)};
 }
 
-// args: milliseconds, then those of add.
+// args: milliseconds, then the arguments of add.
 Results slow_add(WorkerContext& context, Args args) {
   TESSERA_ASSIGN_OR_RETURN(const float ms, number(args[0]));
   absl::SleepFor(absl::Milliseconds(ms));  // sleep: a function that takes this long

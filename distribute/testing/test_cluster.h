@@ -8,7 +8,7 @@
 //   StatusOr<ClusterCoordinator> coordinator = ClusterCoordinator::create(cluster.chief());
 //   cluster.signal("worker", 1, SIGKILL);
 //
-// What still runs is killed when it goes out of scope, or when the test's process ends.
+// Tasks that still run are killed when it goes out of scope, or when the test's process ends.
 #ifndef TESSERA_DISTRIBUTE_TESTING_TEST_CLUSTER_H_
 #define TESSERA_DISTRIBUTE_TESTING_TEST_CLUSTER_H_
 
@@ -41,7 +41,8 @@ class TestCluster {
 
   // All workers and parameter servers.
   void start_all();
-  // One task. `function`: a name that only its registry has; of a data set after "data set ".
+  // One task. `function`: a name that only its registry has; after "data set " the name of a data
+  // set.
   void start(const std::string& job, int task, const std::string& function = "");
   void signal(const std::string& job, int task, int signal);
   // SIGKILL, and the end of the process.
@@ -74,7 +75,7 @@ StatusOr<float> result_of(const RemoteValue& value);
 // The f32 elements of a variable, by a closure.
 StatusOr<std::vector<float>> value_of(ClusterCoordinator& coordinator, const RemoteVariable& v);
 
-// What a closure of "read" has returned.
+// The result of a closure of "read".
 struct Read {
   int worker = 0;
   std::vector<std::vector<int64_t>> batches = {};
