@@ -11,7 +11,8 @@
 // Collective over the clients: they make the same calls in the same order, by the thread that makes
 // their other collective calls. A round is one relayout of some tens of bytes between one device of
 // each client. It takes its place in the order of these devices, so it waits for their earlier
-// operations. No client waits longer than for any other collective: not for one that is lost.
+// operations. No client waits longer than for any other collective, and none waits for a lost
+// client.
 #ifndef TESSERA_INPUT_AGREEMENT_H_
 #define TESSERA_INPUT_AGREEMENT_H_
 
@@ -28,7 +29,7 @@ namespace tessera::input::internal {
 
 class Agreement {
  public:
-  // Between the clients that own devices of a live mesh, of which this is one.
+  // Between the clients that own devices of a live mesh; this client must be one of them.
   static StatusOr<Agreement> create(const Client& client, const Mesh& mesh, int64_t num_columns);
 
   // Ascending; the rows of a round are in this order.

@@ -102,7 +102,7 @@ class NpyDictionary {
           "its elements are structures; save each of their fields as an array");
     }
     TESSERA_ASSIGN_OR_RETURN(const std::string name, read_text());
-    // The byte order may be left out: it is that of the machine, as '=' says too.
+    // The byte order may be left out: it is the machine's, as with '='.
     absl::string_view type = name;
     const bool has_order = !type.empty() && absl::StrContains("<>|=", type.substr(0, 1));
     if (has_order) type.remove_prefix(1);
@@ -280,7 +280,7 @@ class ArraySource : public Source {
   std::unique_ptr<const FortranReader> fortran_;
 };
 
-// What is wrong with an array of this header in a file of so many bytes.
+// Checks an array of this header in a file of so many bytes.
 Status check_array(const ArrayHeader& header, int64_t file_bytes) {
   if (header.shape.empty()) {
     return absl::InvalidArgumentError(

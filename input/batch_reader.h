@@ -6,8 +6,8 @@
 //   range(10) in batches of 4    step 0: 0 1 2 3    step 1: 4 5 6 7    step 2: 8 9
 //   rows {2, 3} of each          2 3                6 7                nothing below 2
 //
-// With random access other rows are not read. Of a stream all rows are read, for only that shows
-// how many there are.
+// With random access other rows are not read. A stream is read whole, because only that shows how
+// many rows there are.
 #ifndef TESSERA_INPUT_BATCH_READER_H_
 #define TESSERA_INPUT_BATCH_READER_H_
 
@@ -33,13 +33,13 @@ struct Batching {
   Remainder remainder;
 };
 
-// What a Dataset points at. Either `status` is an error, or `node` is not null.
+// The representation of a Dataset. Either `status` is an error, or `node` is not null.
 struct DatasetRep {
   Status status;
   NodePtr node;
   std::optional<Batching> batching;
 
-  // Of the whole description; not 0, which a state made by hand has.
+  // A hash of the whole description; not 0, which a state made by hand has.
   uint64_t hash() const;
 };
 
@@ -50,7 +50,7 @@ struct DatasetAccess {
   static const DatasetRep& rep(const Dataset& dataset) { return dataset.rep(); }
 };
 
-// The same data set over some of its files. InvalidArgument where it has no files.
+// The data set over only some of its files. InvalidArgument where it has no files.
 StatusOr<Dataset> with_files(const Dataset& dataset, absl::Span<const int64_t> keep);
 
 struct RowBatch {
@@ -66,11 +66,11 @@ class BatchReader {
   static StatusOr<std::unique_ptr<BatchReader>> open(const Dataset& dataset,
                                                      const IteratorState& from);
 
-  // The rows rows(size), ascending, of the next batch; nothing at the end. An error is that of the
-  // first row that has one; it stays.
+  // The rows rows(size), ascending, of the next batch; nothing at the end. An error is of the first
+  // row that has one; it stays.
   using ChooseRows = absl::FunctionRef<std::vector<int64_t>(int64_t size)>;
   StatusOr<std::optional<RowBatch>> next(ChooseRows rows);
-  // Of the batch that comes next.
+  // The state of the batch that comes next.
   IteratorState state() const;
 
  private:

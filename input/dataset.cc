@@ -88,7 +88,7 @@ StatusOr<Dataset> dataset_of(StatusOr<NamedSource> source) {
   return dataset_of(std::move(source->source), source->hash, /*can_fail=*/true);
 }
 
-// Of a source whose elements are not known: by what they are and how many.
+// The hash of a source whose elements are not known: of their spec and number.
 uint64_t hash_of_spec(absl::string_view kind, const std::vector<TensorSpec>& spec,
                       std::optional<int64_t> size) {
   const int64_t count = size.value_or(-1);

@@ -12,8 +12,8 @@
 //
 //   random access   range, slices, files, a Source with a size; all operations but filter keep it.
 //                   Each client reads only the elements that it needs
-//   stream          a generator, a Source without a size, and what comes after filter. Every client
-//                   reads all elements up to the last one
+//   stream          a generator, a Source without a size, and all operations after filter. Every
+//                   client reads all elements up to the last one
 //
 // A call that is wrong makes a Dataset that carries the error, which iterate() and distribute()
 // return; so does a Dataset that was moved from. A file keeps its descriptor as long as the data
@@ -42,7 +42,7 @@
 
 namespace tessera::input {
 
-// What becomes of the last batch where the elements do not fill it.
+// Whether a last batch that the elements do not fill is kept.
 enum class Remainder { kKeep, kDrop };
 
 namespace internal {
@@ -60,9 +60,9 @@ class HostIterator {
 
   // The next element, or batch: each array then has the elements along a new dim 0. Nothing at the
   // end, as often as asked. An error stays: every later call returns it; a new iterator from
-  // state() tries again. Names the element, and what could not be read.
+  // state() tries again. The error names the element and the cause.
   StatusOr<std::optional<Element>> next();
-  // Of what comes next.
+  // The state of the element or batch that comes next.
   IteratorState state() const;
 
  private:
@@ -85,7 +85,7 @@ class Dataset {
   // Fortran order. An array in Fortran order is read in large pieces where elements are read in a
   // row, else number by number.
   static StatusOr<Dataset> npy(std::string file);
-  // The same of the format of MNIST (not compressed): u8, i8, i32, f32 or f64.
+  // As npy(), for the format of MNIST (not compressed): u8, i8, i32, f32 or f64.
   static StatusOr<Dataset> idx(std::string file);
   // A line as one scalar for each column, as RFC 4180 says, without newlines in fields. A number
   // is finite and fits its dtype; a bool is 0, 1, true or false. Each file has a line at least. It
@@ -103,7 +103,7 @@ class Dataset {
       std::function<StatusOr<std::optional<Element>>(int64_t index)> fn);
 
   // All elements in another order each epoch: a permutation of their indices that the seed and the
-  // epoch give, so that no buffer is needed. InvalidArgument for a stream and what has no end.
+  // epoch give, so that no buffer is needed. InvalidArgument for a stream and an endless data set.
   Dataset shuffle(uint64_t seed) const;
   // Calls fn for each element; results keep their order. With a parallelism of 2 and more so many
   // elements are read and mapped at once; else one.
@@ -117,15 +117,15 @@ class Dataset {
   Dataset skip(int64_t n) const;
   // Elements index, index + num, index + 2 num, ...
   Dataset shard(int64_t num, int64_t index) const;
-  // Keeps elements in memory once they were read: those of epoch 0, for every epoch.
-  // InvalidArgument for what has no end.
+  // Keeps elements in memory once they were read: the elements of epoch 0, for every epoch.
+  // InvalidArgument for an endless data set.
   Dataset cache() const;
   // The last operation.
   Dataset batch(int64_t size, Remainder remainder = Remainder::kKeep) const;
 
-  // What the elements are, or the batches, whose size is -1 unless the remainder is dropped. Of
-  // a mapped data set what its first element is, which this call then reads. Empty where there is
-  // none, or an error.
+  // The spec of the elements, or of the batches, whose size is -1 unless the remainder is dropped.
+  // For a mapped data set this call reads the first element and returns its spec. Empty where there
+  // is none, or an error.
   std::vector<TensorSpec> element_spec() const;
   // Elements or batches of an iterator. Nothing: endless, a stream, or an error.
   std::optional<int64_t> cardinality() const;
@@ -140,7 +140,7 @@ class Dataset {
  private:
   friend struct internal::DatasetAccess;
   explicit Dataset(std::shared_ptr<const internal::DatasetRep> rep) : rep_(std::move(rep)) {}
-  // Of a data set that was moved from: one that carries an error.
+  // A data set that was moved from has a representation that carries an error.
   const internal::DatasetRep& rep() const;
 
   std::shared_ptr<const internal::DatasetRep> rep_;  // null: moved from

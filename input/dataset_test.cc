@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Data sets in one process, against a dense oracle: a vector of the elements of an epoch, to which
-// each operation does what it says. Rows of tests/facts/input.md by their names.
+// Data sets in one process, against a dense oracle: each operation is applied to a vector of the
+// elements of an epoch. Rows of tests/facts/input.md by their names.
 #include "input/dataset.h"
 
 #include <algorithm>
@@ -402,7 +402,7 @@ TEST(DatasetTest, TwoIterators) {
   }
 }
 
-// The state after so many batches of range(10).batch(4), and what is then still to come.
+// The state after so many batches of range(10).batch(4), and the batches that then follow.
 void expect_resumed_after(int step, const std::vector<Numbers>& rest) {
   const Dataset dataset = Dataset::range(10).batch(4);
   TESSERA_ASSERT_OK_AND_ASSIGN(HostIterator iterator, dataset.iterate());
@@ -503,7 +503,7 @@ struct ErrorCase {
   const char* message;
 };
 
-// What a data set refuses at once; it stays an error whatever is made of it.
+// Arguments that a data set refuses at once; the error stays in all data sets made of it.
 TEST(DatasetTest, RefusesWrongArguments) {
   const HostArray scalar = HostArray::scalar<float>(1);
   const Dataset range = Dataset::range(4);
@@ -553,7 +553,7 @@ TEST(DatasetTest, RefusesWrongArguments) {
   }
 }
 
-// What an iterator says at the element.
+// The errors of an iterator name the element.
 TEST(DatasetTest, NamesTheElementThatFails) {
   const auto fail_at_5 = [](Element element) -> StatusOr<Element> {
     if (element[0].view<int64_t>()[0] == 5) return absl::AbortedError("boom");

@@ -3,8 +3,8 @@
 // The sources that read files: .npy, IDX, CSV, lines of text, records of one size. Internal to
 // input/.
 //
-// A source reads what it must know of its files when it is made (headers, where lines begin), and
-// elements when they are asked for. An error names the file, and the line or the record.
+// A source reads headers and the places of lines when it is made, and elements when they are asked
+// for. An error names the file, and the line or the record.
 #ifndef TESSERA_INPUT_FILE_SOURCES_H_
 #define TESSERA_INPUT_FILE_SOURCES_H_
 
@@ -36,7 +36,7 @@ StatusOr<NamedSource> csv_source(const std::vector<std::string>& files,
 StatusOr<NamedSource> text_source(const std::vector<std::string>& files);
 StatusOr<NamedSource> record_source(const std::vector<std::string>& files, int64_t bytes);
 
-// What the header of a file of one array says.
+// The header of a file of one array.
 struct ArrayHeader {
   DType dtype;
   Shape shape;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Data sets from files: what is read of good files, and what is said of malformed ones. Each row of
-// a table is a file by its bytes.
+// Data sets from files: the elements of good files, and the errors of malformed ones. Each row of a
+// table is a file by its bytes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -127,7 +127,7 @@ TEST(NpyTest, EveryVersionTypeAndByteOrder) {
   }
 }
 
-// What NumPy reads: headers of Python 2, types without a byte order, every kind of quotes.
+// Headers that NumPy reads: of Python 2, types without a byte order, every kind of quotes.
 TEST(NpyTest, HeadersOfEveryWriter) {
   const std::string data =
       bytes_of("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40\0\0\x80\x40\0\0\xa0\x40\0\0\xc0\x40");
@@ -302,7 +302,7 @@ TEST(CsvTest, EveryTypeAtItsLimits) {
   EXPECT_EQ(lines[0][7], HostArray::scalar<double>(1e308));
 }
 
-// Half types are rounded once: what f32 would round to the middle of two numbers first.
+// Half types are rounded once: f32 would first round these numbers to the middle of two.
 TEST(CsvTest, HalvesAreRoundedOnce) {
   const std::string path =
       write_file("halves.csv", "1.000488281251,1.003906250001\n65519.999999,1.00390625\n");
@@ -416,7 +416,7 @@ TEST(RecordsTest, ReadsNearEachOtherShareSystemCalls) {
   }
 }
 
-// The same operations over some of the files, which the shards of a job are made of.
+// A data set over some of its files, as the shards of a job are, has the same operations.
 TEST(FilesTest, ADataSetOverSomeOfItsFiles) {
   std::vector<std::string> texts, records;
   for (int i = 0; i < 5; ++i) {
@@ -440,7 +440,7 @@ TEST(FilesTest, ADataSetOverSomeOfItsFiles) {
                                                 ElementsAre(HostArray::scalar<int64_t>(15)),
                                                 ElementsAre(HostArray::scalar<int64_t>(3)),
                                                 ElementsAre(HostArray::scalar<int64_t>(35)))));
-  // Their states are not those of the whole.
+  // Their states do not fit the whole data set.
   TESSERA_ASSERT_OK_AND_ASSIGN(HostIterator iterator, bare.iterate());
   EXPECT_THAT(csv.iterate(iterator.state()), StatusIs(StatusCode::kInvalidArgument));
 

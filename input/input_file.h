@@ -3,7 +3,7 @@
 // InputFile: a file that is read at offsets, and InputFiles: the records of several, one after
 // another.
 //
-// A file is expected not to change while it is used. One that has become shorter is DataLoss.
+// A file is expected not to change while it is used. A file that has become shorter is DataLoss.
 #ifndef TESSERA_INPUT_INPUT_FILE_H_
 #define TESSERA_INPUT_INPUT_FILE_H_
 
@@ -28,12 +28,13 @@ namespace tessera::input {
 //
 // Reads near each other in the file, at most a page from one to the next, are answered from a
 // block, so that a small record does not take a system call. The threads of a map read so, and a
-// client that has some of the rows of a batch. A block is a page, or as large as what was read in a
-// run before it: every page of it is near a record that was asked for. Reads in another order, as
+// client that has some of the rows of a batch. A block is a page, or as large as the run that was
+// read before it: every page of it is near a record that was asked for. Reads in another order, as
 // of a shuffled data set, go to the system.
 class InputFile {
  public:
-  // The system's reason with the path, such as NotFound; InvalidArgument for what is no file.
+  // The system's reason with the path, such as NotFound; InvalidArgument for a path that is no
+  // file.
   static StatusOr<std::shared_ptr<const InputFile>> open(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -51,7 +52,7 @@ class InputFile {
   InputFile(std::string path, FileDescriptor descriptor, int64_t size)
       : path_(std::move(path)), descriptor_(std::move(descriptor)), size_(size) {}
 
-  // Reads as many bytes as are there, up to those of `out`; the system's error.
+  // Reads as many bytes as are there, up to the size of `out`; the system's error.
   StatusOr<size_t> read_some(int64_t offset, absl::Span<std::byte> out) const;
   // Reads by the block, if it has the bytes or this read is near the last one. False: neither.
   bool read_block(int64_t offset, absl::Span<std::byte> out) const;
@@ -88,7 +89,8 @@ class FileParts {
 StatusOr<std::vector<std::shared_ptr<const InputFile>>> open_files(
     absl::Span<const std::string> paths);
 
-// Of the description of a data set: equal for files of equal names (without folders) and sizes.
+// The part of a data set's hash that its files give: equal for equal names (without folders) and
+// sizes.
 uint64_t hash_of_files(absl::string_view kind,
                        absl::Span<const std::shared_ptr<const InputFile>> files);
 

@@ -6,9 +6,9 @@
 //   StatusOr<IteratorState> state = IteratorState::parse(text);
 //   StatusOr<Iterator> rest = loader.iterate(*state);    yields exactly what was still to come
 //
-// The position does not depend on the number of clients or devices, nor on what was prefetched.
-// A state is that of the step that comes next. A state made by hand, such as {.epoch = 1}, starts
-// an epoch; its `dataset` is 0, which is not compared.
+// The position does not depend on the number of clients or devices, nor on prefetched batches. A
+// state describes the step that comes next. A state made by hand, such as {.epoch = 1}, starts an
+// epoch; its `dataset` is 0, which is not compared.
 #ifndef TESSERA_INPUT_ITERATOR_STATE_H_
 #define TESSERA_INPUT_ITERATOR_STATE_H_
 
@@ -24,18 +24,18 @@ namespace tessera::input {
 struct IteratorState {
   // The hash of the data set's description: of its source and operations, not of functions.
   uint64_t dataset = 0;
-  // Of a data set that ends in repeat(): which repetition the next step begins in. Else the number
+  // If the data set ends in repeat(): the repetition that the next step begins in. Else the number
   // that shuffle() takes its order from.
   int64_t epoch = 0;
   // Batches (elements, where the data set has no batches) that began in this epoch.
   int64_t step = 0;
-  // Of a stream: where each of its operations is. Without it the elements of the epoch before the
-  // step are read again.
+  // The positions of a stream's operations. Without them the elements of the epoch before the step
+  // are read again.
   std::vector<int64_t> pipelines = {};
 
   // "{dataset=h00c0ffee12345678, epoch=2, step=1, pipelines=[]}".
   std::string to_string() const;
-  // InvalidArgument for what to_string() does not write, naming the place.
+  // InvalidArgument for a text that to_string() does not write, naming the place.
   static StatusOr<IteratorState> parse(absl::string_view text);
 
   friend bool operator==(const IteratorState& a, const IteratorState& b) {

@@ -32,7 +32,7 @@ struct LoaderRep {
   std::vector<int64_t> positions;  // of this client's devices in the mesh
   // Between the clients of the mesh; nothing where it has one.
   std::optional<Agreement> agreement;
-  // Of an element. Nothing where only an element shows it.
+  // The spec of an element. Nothing where only an element shows it.
   std::optional<std::vector<TensorSpec>> spec;
 
   const DatasetRep& dataset_rep() const { return DatasetAccess::rep(dataset); }
@@ -63,7 +63,7 @@ std::vector<int64_t> LoaderRep::rows_of(int64_t batch_size) const {
   return rows;
 }
 
-// What a client knows of a step.
+// A step as a client knows it.
 struct Loaded {
   Status status;
   bool is_end = false;
@@ -78,7 +78,7 @@ struct Loaded {
 
 namespace {
 
-// Whether the layouts are those of batches of such elements.
+// Checks that the layouts fit batches of such elements.
 Status check_layouts(absl::Span<const TensorSpec> types, absl::Span<const Layout> layouts) {
   if (types.size() != layouts.size()) {
     return absl::InvalidArgumentError(
@@ -94,8 +94,8 @@ Status check_layouts(absl::Span<const TensorSpec> types, absl::Span<const Layout
   return absl::OkStatus();
 }
 
-// A row of a round: what the step is, its size and number, and of each tensor its dtype and shape,
-// or -1 where they are not known.
+// A row of a round: whether the step is the end, its size and number, and the dtype and shape of
+// each tensor, or -1 where they are not known.
 Agreement::Row row_of(const Loaded& loaded, absl::Span<const Layout> layouts) {
   Agreement::Row row = {loaded.is_end, loaded.size, loaded.step};
   for (size_t k = 0; k < layouts.size(); ++k) {
@@ -164,7 +164,7 @@ class IteratorRep {
   const std::shared_ptr<const LoaderRep> loader_;
   const std::unique_ptr<BatchReader> reader_;
 
-  // Of the caller's thread.
+  // Used by the caller's thread.
   IteratorState state_;
   Status failed_;
   bool ended_ = false;
@@ -204,7 +204,7 @@ void IteratorRep::load_step(Loaded* loaded) {
   loaded->tensors = make_tensors(*loaded->types, loader_->layouts, rows);
 }
 
-// The step as all clients know it, or an error that is the same on all.
+// The step as all clients know it, or an error that is equal on all.
 Status IteratorRep::settle(Loaded* loaded) const {
   const std::vector<Layout>& layouts = loader_->layouts;
   const Agreement& agreement = *loader_->agreement;
@@ -286,7 +286,7 @@ StatusOr<std::unique_ptr<internal::IteratorRep>> open(
   return iterator;
 }
 
-// Equal on clients that iterate over the same thing.
+// Equal on clients that iterate over the same data set, layouts and state.
 int64_t hash_of_call(const internal::LoaderRep& loader, const IteratorState& from) {
   uint64_t hash = stable_hash(from.to_string(), loader.dataset_rep().hash());
   for (const Layout& layout : loader.layouts) {

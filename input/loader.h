@@ -12,13 +12,13 @@
 //   }
 //
 // Step s is the same global batch for any mesh, any layouts, and any number of clients; tensor k of
-// the batch has layout k. Each client reads only the elements of which it holds a part: those of
-// its boxes along dim 0. (Of a stream it reads all.) The batch at the end of the data may be
-// smaller than the others: the layout splits what there is.
+// the batch has layout k. Each client reads only the elements in its boxes along dim 0. (It reads a
+// stream whole.) The batch at the end of the data may be smaller than the others: the layout splits
+// the elements that are left.
 //
 // Collective over the clients of the mesh: they make the same calls of iterate() and next(), of the
-// same data set, in the same order as their other collective calls. What one of them cannot read is
-// the error of that step on all; a data set that differs is found by iterate().
+// same data set, in the same order as their other collective calls. A read that fails on one client
+// is the error of that step on all; iterate() finds a data set that differs.
 #ifndef TESSERA_INPUT_LOADER_H_
 #define TESSERA_INPUT_LOADER_H_
 
@@ -44,7 +44,7 @@ class IteratorRep;
 }  // namespace internal
 
 // Where the shards of a batch are: on the devices of the layouts, or in memory of the host, which
-// is that of devices that are CPUs; on a mesh of GPUs kOnHost is not implemented.
+// CPU devices use anyway; on a mesh of GPUs kOnHost is not implemented.
 enum class Transfer { kToDevice, kOnHost };
 
 struct LoadOptions {
@@ -69,14 +69,14 @@ class Iterator {
   ~Iterator();
 
   // The next batch; nothing at the end, as often as asked: on all clients at the same step. An
-  // error stays, and is the same on all clients; iterate(state()) tries the step again.
+  // error stays, and is equal on all clients; iterate(state()) tries the step again.
   //
   // Where an element can fail to be read, and the mesh has several clients, a round of them goes
-  // with each batch (agreement.h). It waits for what their devices were given before. While a
-  // function of the data set does not return on one client, the others wait as in any collective:
-  // for ClientOptions::collective_timeout.
+  // with each batch (agreement.h). It waits for the earlier work of their devices. While a function
+  // of the data set does not return on one client, the others wait as in any collective: for
+  // ClientOptions::collective_timeout.
   StatusOr<std::optional<Batch>> next();
-  // Of what comes next; batches that were read ahead do not count.
+  // The state of the batch that comes next; batches that were read ahead do not count.
   IteratorState state() const;
 
  private:
@@ -92,7 +92,7 @@ class Loader {
   // clients give other data sets, layouts or states. FailedPrecondition of a Loader that was moved
   // from, which has no elements.
   StatusOr<Iterator> iterate(const IteratorState& from = {}) const;
-  // As those of the data set.
+  // As of the data set.
   std::vector<TensorSpec> element_spec() const;
   std::optional<int64_t> cardinality() const;
 

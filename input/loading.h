@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What making tensors of elements needs, whatever decides which client reads which of them.
-// Internal, for input/loader.h and distribute/dataset.h.
+// Makes tensors of elements, for every way to share elements among clients. Internal, for
+// input/loader.h and distribute/dataset.h.
 #ifndef TESSERA_INPUT_LOADING_H_
 #define TESSERA_INPUT_LOADING_H_
 
@@ -30,7 +30,7 @@
 
 namespace tessera::input::internal {
 
-// The results of `load`, in order, of which a thread has up to `count` ready in advance. With a
+// The results of `load`, in order. A thread has up to `count` of them ready in advance. With a
 // count of 0 there is no thread, and take() calls `load`.
 //
 // `load` is called by one thread at a time. Where `T::is_last()` is true of a result, nothing is
@@ -61,7 +61,7 @@ class ReadAhead {
     return absl::OkStatus();
   }
 
-  // Where the result is not there yet, what `report()` returns lives until it is.
+  // Where the result is not there yet, calls report() and keeps its result until it is.
   template <class Report>
   T take(Report report) {
     if (!thread_.joinable()) {
@@ -110,19 +110,19 @@ class ReadAhead {
 };
 
 // A wait of this client for the functions and sources of these data sets, in `call`, for its
-// reports of long waits. Where none of them can fail, which are those in memory, none is reported.
+// reports of long waits. Data sets in memory cannot fail: if all are, no wait is reported.
 ReportedWait report_reading(const Client& client, std::string call,
                             std::vector<std::shared_ptr<const Node>> nodes);
 
 std::vector<TensorSpec> types_of(const Element& element);
 
 // A tensor for each type, under the layout of its number, with the rows of the batch that it holds.
-// Requires those rows in the batch, alike (check_alike()) and of these types.
+// The batch must have these rows, alike (check_alike()) and of these types.
 std::vector<DTensor> make_tensors(absl::Span<const TensorSpec> types,
                                   absl::Span<const Layout> layouts, const RowBatch& batch);
 
-// InvalidArgument for a prefetch out of its range, Unimplemented for what the local devices of the
-// mesh do not have. `call` names the public call in messages.
+// InvalidArgument for a prefetch out of its range, Unimplemented for options that the local devices
+// of the mesh do not support. `call` names the public call in messages.
 Status check_load_options(absl::string_view call, const Client& client, const Mesh& mesh,
                           const LoadOptions& options);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What nodes have in common, and the node of a source.
+// The common part of nodes, and the node of a source.
 #include "input/node.h"
 
 #include <algorithm>

@@ -6,10 +6,10 @@
 //   range(10) <- filter <- map           a stream: open() makes a Reader, which reads in order
 //
 // A node whose number of elements is known, or that has no end because it is repeated, has random
-// access: each client then reads only the elements that it needs. What comes after a filter, and a
-// source without a size, is a stream: every client reads all of it.
+// access: each client then reads only the elements that it needs. A filter, every node after it,
+// and a source without a size are streams: every client reads all of them.
 //
-// Nodes are immutable except for what they cache, and thread-safe. A Reader is used by one thread.
+// Nodes are immutable except for their caches, and thread-safe. A Reader is used by one thread.
 #ifndef TESSERA_INPUT_NODE_H_
 #define TESSERA_INPUT_NODE_H_
 
@@ -56,24 +56,24 @@ class Positions {
 class Reader {
  public:
   virtual ~Reader() = default;
-  // Appends the next `count` elements, and fewer at the end. After an error, which is that of the
-  // element after those appended, the reader cannot be used.
+  // Appends the next `count` elements, and fewer at the end. An error is of the element after the
+  // appended ones; the reader cannot be used afterwards.
   virtual Status read(int64_t count, std::vector<Element>* out) = 0;
-  // Appends what Positions takes.
+  // Appends the numbers that Positions takes.
   virtual void save(std::vector<int64_t>* positions) const = 0;
-  // Of a repetition which one the next element belongs to, else the epoch that it began with
-  // (IteratorState::epoch). Where a repetition has just ended that is not known yet, and it is
-  // still that one.
+  // For a repetition: the repetition that the next element belongs to. Else the epoch that it began
+  // with (IteratorState::epoch). When a repetition has just ended, it still counts until the next
+  // element is read.
   virtual int64_t epoch() const = 0;
-  // The same of the first element of the last read().
+  // As epoch(), for the first element of the last read().
   virtual int64_t epoch_read() const { return epoch(); }
 };
 
 // Where a reader begins.
 struct Start {
-  // Of the node.
+  // The epoch of the node.
   int64_t epoch = 0;
-  // Of a stream that is a repetition: which one.
+  // The repetition at which a stream that repeats begins.
   int64_t repetition = 0;
   // Null: at the start of the epoch.
   Positions* positions = nullptr;
@@ -83,9 +83,9 @@ class Node {
  public:
   virtual ~Node() = default;
   virtual Extent extent() const = 0;
-  // The same for equal descriptions in every process. Functions do not count.
+  // Equal for equal descriptions in every process. Functions do not count.
   virtual uint64_t hash() const = 0;
-  // What the elements are; of a mapped node what element 0 is, which is then read.
+  // The spec of the elements; a mapped node reads element 0 for it.
   virtual StatusOr<std::vector<TensorSpec>> spec() const = 0;
   // Whether spec() reads nothing.
   virtual bool knows_spec() const = 0;
@@ -93,7 +93,8 @@ class Node {
   virtual bool can_fail() const = 0;
   // How many elements are worth reading at once.
   virtual int parallelism() const = 0;
-  // Whether the last operation but maps is repeat(). A state's epoch is then the repetition.
+  // Whether the last operation, apart from maps, is repeat(). A state's epoch is then the
+  // repetition.
   virtual bool is_repetition() const { return false; }
   // The elements of a repetition, if it is one with random access.
   virtual std::optional<int64_t> repetition_size() const { return std::nullopt; }
@@ -103,7 +104,8 @@ class Node {
   // A reader of all elements in order.
   virtual StatusOr<std::unique_ptr<Reader>> open(const Start& start) const = 0;
 
-  // The files of the source, and the same description of some of them (Source::with_files()).
+  // The files of the source, and a node with the same description over some of them
+  // (Source::with_files()).
   virtual std::vector<std::string> files() const = 0;
   virtual StatusOr<std::shared_ptr<const Node>> with_files(
       absl::Span<const int64_t> keep) const = 0;
@@ -113,7 +115,7 @@ class Node {
 };
 using NodePtr = std::shared_ptr<const Node>;
 
-// A node that is made of another one. Has what most operations have of it.
+// A node on top of another. By default it has the properties of its input.
 class Operation : public Node {
  public:
   explicit Operation(NodePtr input) : input_(std::move(input)) {}
@@ -132,7 +134,7 @@ class Operation : public Node {
 
  protected:
   const Node& input() const { return *input_; }
-  // The same operation on another input.
+  // This operation on another input.
   virtual NodePtr with_input(NodePtr input) const = 0;
   // The input's reader of a stream, after this operation has taken its own positions.
   StatusOr<std::unique_ptr<Reader>> open_input(const Start& start) const {

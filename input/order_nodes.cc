@@ -20,7 +20,7 @@
 namespace tessera::input::internal {
 namespace {
 
-// Of the words of counters: other numbers than those of ops/random.h have.
+// The stream in the words of counters: shuffles draw other numbers than ops/random.h.
 constexpr uint32_t kShuffleStream = 0x73686666;
 
 uint64_t hash_of(absl::string_view name, const Node& input,
@@ -28,7 +28,7 @@ uint64_t hash_of(absl::string_view name, const Node& input,
   return stable_hash(arguments, stable_hash(name, input.hash()));
 }
 
-// What an operation keeps of its own: a number that counts down or up.
+// An operation's own position: a number that counts down or up.
 StatusOr<int64_t> own_position(const Start& start, int64_t at_start) {
   if (start.positions == nullptr) return at_start;
   return start.positions->next();

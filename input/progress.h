@@ -21,8 +21,8 @@
 
 namespace tessera::input {
 
-// What there is in all; nothing where it is not known. Examples are the cardinality of the data set
-// before batch().
+// Totals; nothing where a total is not known. Examples are the cardinality of the data set before
+// batch().
 struct ProgressTotals {
   std::optional<int64_t> steps = {};
   std::optional<int64_t> examples = {};
@@ -40,7 +40,7 @@ class Progress {
   int64_t examples() const { return examples_; }
   // Examples a second up to the last step; 0 before the first.
   double rate() const;
-  // What is not known is left out: totals, the rate before the first step, the time that is left.
+  // Leaves out unknown values: totals, the rate before the first step, the time that is left.
   std::string to_string() const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The text of a Progress: counts, rate and time left, with what is not known left out.
+// The text of a Progress: counts, rate and time left, without values that are not known.
 #include "input/progress.h"
 
 #include "absl/time/time.h"

@@ -7,7 +7,7 @@
 //   calls.describe("map", &texts);                adds "map is at element 12"
 //
 // A call costs two stores, and no lock and no clock: each thread has a place of its own. Threads
-// beyond kNumPlaces share places, of which each shows the call that began last.
+// beyond kNumPlaces share places; a shared place shows the call that began last.
 //
 // Thread-safe.
 #ifndef TESSERA_INPUT_RUNNING_CALLS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the nodes of a data set say while their functions run: each function asks in its own call.
+// The reports of a data set's nodes while their functions run: each function asks in its own call.
 #include "input/running_calls.h"
 
 #include <cstdint>
@@ -33,7 +33,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using testing::IsOk;
 
-// The data set that is read, and what it says of itself in its functions.
+// The data set that is read, and the reports that its functions see.
 struct Observed {
   std::optional<Dataset> dataset = {};
   std::vector<std::string> texts = {};

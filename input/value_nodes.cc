@@ -204,8 +204,9 @@ class FilterNode : public Operation {
   const Filter keep_;
 };
 
-// Keeps what was read in memory. The elements are those of epoch 0 of the input in every epoch: an
-// iterator that begins in a later epoch has the same order as one that came there.
+// Keeps elements in memory once they were read. Every epoch has the elements of epoch 0 of the
+// input: an iterator that begins in a later epoch has the same order as an iterator that reached
+// it.
 class CacheNode : public Operation {
  public:
   using Operation::Operation;
