@@ -146,7 +146,7 @@ std::vector<Flow> flows_of(const PlanStep& step) {
       bytes_from[pull.source_device] += num_bytes(pull.box.sizes, step.dtype());
     }
     const std::vector<int> terms = step.terms(device);
-    // The bytes of a reduction are shared by its algorithm; the remainder goes to the first ones.
+    // The bytes of a reduction are shared by its algorithm; the remainder goes to the first terms.
     int64_t left = terms.size() > 1 ? step.received_bytes(device) : 0;
     int64_t others = static_cast<int64_t>(terms.size()) - 1;
     for (int term : terms) {

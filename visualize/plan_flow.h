@@ -21,7 +21,7 @@
 
 namespace tessera {
 
-// Bounds what a picture can hold and still be read: the devices of both meshes of a plan together.
+// The most devices of a readable picture: of both meshes of a plan together.
 inline constexpr int64_t kMaxPlanPictureDevices = 64;
 
 struct Flow {
@@ -34,8 +34,8 @@ struct Flow {
   }
 };
 
-// The flows between different devices, ascending by device, then source. Those into a device sum
-// up to step.received_bytes(device); a reduction's are equal shares of that from each other term.
+// The flows between different devices, ascending by device, then source. The flows into a device
+// sum up to step.received_bytes(device); in a reduction each other term gives an equal share.
 std::vector<Flow> flows_of(const PlanStep& step);
 
 // An SVG 1.1 document: for each step the devices before it on the left and after it on the right,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Data flows: rows of known ones, and their sums and times against what the plan says of itself.
+// Data flows: rows of known flows, and their sums and times against the plan's own numbers.
 #include "visualize/plan_flow.h"
 
 #include <algorithm>

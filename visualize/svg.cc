@@ -11,7 +11,7 @@ namespace tessera::internal {
 namespace {
 
 constexpr double kMargin = 12;
-constexpr double kCharacterWidth = 7.8;  // Of a monospace font of 13 pixels.
+constexpr double kCharacterWidth = 7.8;  // In a monospace font of 13 pixels.
 
 constexpr char kHead[] =
     "<defs><marker id=\"head\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" "

@@ -7,8 +7,8 @@
 //   svg.text(40, 15, "device 0");
 //   svg.finish()  ->  "<svg xmlns=... width="80" ...>...</svg>\n"
 //
-// The result is well-formed XML whatever the texts: they are escaped, and control characters, which
-// XML cannot hold, become "?". The document is as large as what was drawn, and a margin.
+// The result is well-formed XML for every text: texts are escaped, and control characters, which
+// XML cannot hold, become "?". The document is as large as the drawing, and a margin.
 #ifndef TESSERA_VISUALIZE_SVG_H_
 #define TESSERA_VISUALIZE_SVG_H_
 
@@ -39,7 +39,7 @@ enum class SvgAnchor : uint8_t { kStart, kMiddle, kEnd };
 
 // A light fill, different for numbers that are near each other.
 std::string svg_color(int64_t number);
-// What a text is taken to need: fonts differ, so this is generous.
+// An estimate of the width of a text: fonts differ, so it is generous.
 double svg_text_width(absl::string_view text);
 
 class SvgWriter {
@@ -47,7 +47,7 @@ class SvgWriter {
   void rectangle(const SvgRectangle& place, absl::string_view fill);
   // y is the middle of the line.
   void text(double x, double y, absl::string_view text, SvgAnchor anchor = SvgAnchor::kMiddle);
-  // A line with a head at its end; `title` is what a browser shows when it is pointed at.
+  // A line with a head at its end; a browser shows `title` when it is pointed at.
   void arrow(const SvgArrow& arrow, absl::string_view title);
   // A text on a white ground, readable where lines cross it.
   void label(double x, double y, absl::string_view text);

@@ -18,11 +18,11 @@ namespace {
 using internal::SvgAnchor;
 using internal::SvgWriter;
 
-constexpr size_t kMaxNames = 12;  // Of the devices, or runs of them, that one cell lists.
+constexpr size_t kMaxNames = 12;  // The most devices, or runs of devices, that a cell lists.
 
 // {first, end} of a dim.
 using Interval = std::pair<int64_t, int64_t>;
-// Of a cell in the three dims drawn: planes, rows, columns.
+// The index of a cell in the three dims drawn: planes, rows, columns.
 using CellIndex = std::array<size_t, 3>;
 
 // A layout as a grid of cells. Dims that the tensor does not have are {0, 1}.

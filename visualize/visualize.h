@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pictures of a layout: which device holds what of a tensor of rank 0 to 3.
+// Pictures of a layout: which device holds which part of a tensor of rank 0 to 3.
 //
 //   visualize([batch, model] on {batch=2, model=2}, shape [5, 4])
 //
@@ -13,9 +13,9 @@
 //
 // What holds for both forms:
 //   1. each element of the tensor is in exactly one cell;
-//   2. a device is named in exactly one cell, or among those that hold nothing;
-//   3. devices of one cell hold copies ("0,2-5"), or terms of a reduction ("sum(0; 1)": the term
-//      of device 0, then that of device 1).
+//   2. a device is named in exactly one cell, or among the devices that hold nothing;
+//   3. devices of one cell hold copies ("0,2-5"), or terms of a reduction ("sum(0; 1)": the terms
+//      of device 0, then of device 1).
 //
 // Pure; safe from any thread. JAX: visualize_array_sharding. TF DTensor: none.
 #ifndef TESSERA_VISUALIZE_VISUALIZE_H_
@@ -30,7 +30,7 @@
 
 namespace tessera {
 
-// Bounds of what can be drawn and still be read.
+// Bounds of readable pictures.
 inline constexpr int kMaxPictureRank = 3;
 inline constexpr int64_t kMaxPictureDevices = 4096;
 
@@ -39,8 +39,8 @@ inline constexpr int64_t kMaxPictureDevices = 4096;
 // legal for it, and more than kMaxPictureDevices; Unimplemented beyond kMaxPictureRank.
 StatusOr<std::string> visualize(LayoutArg layout, const Shape& shape);
 
-// The same as an SVG 1.1 document, under the same errors. Cells have the proportions of the tensor,
-// as far as their names leave room.
+// The picture as an SVG 1.1 document, with the errors of visualize(). Cells have the proportions of
+// the tensor, as far as their names leave room.
 StatusOr<std::string> visualize_svg(LayoutArg layout, const Shape& shape);
 
 }  // namespace tessera
