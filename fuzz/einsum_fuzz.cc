@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any text as the equation of an einsum of operands that mostly fit it: what is accepted and what
-// the result is follow from the letters, as this file reads them; what is refused is refused with a
-// message.
+// Any text as the equation of an einsum of operands that mostly fit it. Whether it is accepted, and
+// its result, follow from the letters, as this file reads them; a refusal has a message.
 //
 // The first bytes decide the size of each letter, and how the operands are made not to fit; the
 // rest is the equation.
@@ -35,8 +34,8 @@ using fuzz::require;
 bool is_letter(char c) { return ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z'); }
 bool has(const std::string& text, char c) { return text.find(c) != std::string::npos; }
 
-// The parts of an equation, blanks left out: what is before the arrow by commas, and what is
-// behind it, if there is an arrow.
+// The parts of an equation, without blanks: the operands before the arrow, split at commas, and the
+// result behind it, if there is an arrow.
 struct Parts {
   std::vector<std::string> operands = {""};
   std::optional<std::string> result;
@@ -93,8 +92,8 @@ std::optional<std::string> result_of(const Parts& parts) {
   return result;
 }
 
-// Of two operands: a letter of one alone that is summed over is refused by the catalog, which plans
-// one operation. Requires an equation that means something.
+// Whether the catalog plans the equation: of two operands, without a letter of one alone that is
+// summed over. Requires a valid equation.
 bool is_one_product(const Parts& parts, const std::string& result) {
   if (parts.operands.size() != 2) return false;
   const auto& [a, b] = std::array{parts.operands[0], parts.operands[1]};

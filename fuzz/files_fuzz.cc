@@ -2,7 +2,7 @@
 //
 // Any bytes read as a file of a data set are either refused with a message that names the file, or
 // give elements of the types that the data set says; any text read as an iterator state is refused,
-// or reads back from what it writes.
+// or the state reads back from its own text.
 #include <sys/mman.h>
 #include <unistd.h>
 

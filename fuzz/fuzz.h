@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the fuzzers share: how a target reads its bytes, and how it fails.
+// Helpers of all fuzzers: how a target reads its bytes, and how it fails.
 //
 // Each target is one LLVMFuzzerTestOneInput. It is built in two ways (fuzz/BUILD). With
 // --config=asan it is with libFuzzer, ASan and UBSan: a bounded number of new inputs, from the
 // corpus. Otherwise with replay_main.cc and any compiler: the inputs of the corpus, once each, so
-// that whatever a fuzzer found once stays found.
+// that a bug found once stays found.
 #ifndef TESSERA_FUZZ_FUZZ_H_
 #define TESSERA_FUZZ_FUZZ_H_
 
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace tessera::fuzz {
 
-// Fails the target, so that libFuzzer keeps the input, with what the input meant.
+// Fails the target unless `holds`, so that libFuzzer keeps the input; `subject` says what it meant.
 inline void require(bool holds, const std::string& subject) {
   TESSERA_CHECK(holds, subject.c_str());
 }

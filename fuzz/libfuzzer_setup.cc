@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libFuzzer writes what it finds into its first folder. Under Bazel that is the test's own, and not
-// the corpus, which is an input of the test: the same run finds the same things every time.
+// libFuzzer writes new inputs into its first folder. Under Bazel that is the test's own folder, and
+// not the corpus, which is an input of the test: equal runs find equal inputs.
 #include <cstdlib>
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any text read as a mesh is either refused with a message or a mesh that reads back from what it
-// writes, with coordinates and positions that are each other's inverse.
+// Any text read as a mesh is either refused with a message or gives a mesh that reads back from its
+// own text, with coordinates and positions that are each other's inverse.
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -103,10 +103,10 @@ PlanOptions read_options(ByteReader& bytes) {
   return options;
 }
 
-// What could have been chosen, and takes less time.
+// An alternative that keeps the cap and takes less time than the plan; empty: none.
 std::string faster_alternative(const RelayoutPlan& plan, int64_t cap) {
   for (const Alternative& alternative : plan.alternatives()) {
-    // What is predicted of the same steps in another way may differ in the last digits.
+    // The times of equal steps, predicted in two ways, may differ in the last digits.
     if (alternative.peak_bytes > cap ||
         plan.predicted_time() <= alternative.predicted_time + absl::Nanoseconds(1)) {
       continue;
@@ -140,7 +140,7 @@ void check_choice(const RelayoutPlan& plan, const PlanOptions& options) {
   require(faster_alternative(*compared, cap).empty(), faster_alternative(*compared, cap));
 }
 
-// The plan under any topology and cap: it means the same, and keeps what it promises.
+// The plan under any topology and cap: it means the same, and keeps its promises.
 void check_with_options(const Layout& from, const Layout& to, const Shape& shape,
                         const PlanOptions& options) {
   const StatusOr<RelayoutPlan> plan = plan_relayout(from, to, shape, DType::kFloat64, options);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs a fuzz target over the files of its corpus, without libFuzzer: any compiler can. Arguments
-// are folders and files; those that begin with "-" are libFuzzer's and mean nothing here.
+// are folders and files; arguments that begin with "-" are libFuzzer's and are ignored.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
       return 1;
     }
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-    std::fprintf(stderr, "%s\n", input.c_str());  // The last one named is the one that failed.
+    std::fprintf(stderr, "%s\n", input.c_str());  // The last input named is the one at fault.
     LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
   }
   std::fprintf(stderr, "%zu inputs replayed\n", inputs.size());

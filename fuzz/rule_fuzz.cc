@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any rule, and any operation of the catalog with operands and attributes near those of its sample,
-// with random layouts of the operands. An operation is refused with a message, or has a plan that
-// keeps the invariants of rule.h. Layouts are inferred from what is accepted, and have to keep the
-// promises of infer.h: check_inference() says which, by a search of all assignments.
+// Any rule, and any operation of the catalog with operands and attributes near its sample's, with
+// random layouts of the operands. An operation is refused with a message, or has a plan that keeps
+// the invariants of rule.h. Layouts are inferred from accepted rules and plans, and have to keep
+// the promises of infer.h: check_inference() says which, by a search of all assignments.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +33,7 @@ namespace {
 using fuzz::ByteReader;
 using fuzz::require;
 
-// Small, or far beyond what fits.
+// A small number, or one far out of range.
 int64_t read_number(ByteReader& bytes) {
   constexpr int64_t kFar[] = {std::numeric_limits<int64_t>::max(),
                               std::numeric_limits<int64_t>::min(), int64_t{1} << 40, -100, 255};
@@ -113,7 +113,7 @@ Request read_request(ByteReader& bytes) {
     request.dtypes.push_back(bytes.below(16) == 15 ? static_cast<DType>(bytes.below(kNumDTypes))
                                                    : operand.dtype);
   }
-  // One more, or one less.
+  // One operand more, or one less.
   const int change = bytes.below(16);
   if (change == 15 && !request.shapes.empty()) {
     request.shapes.push_back(request.shapes.back());
