@@ -20,7 +20,7 @@ namespace tessera::benchmarks {
 // From the old layout to the new, both included.
 using Sequence = std::vector<Layout>;
 
-// What a sequence costs on a flat network.
+// The cost of a sequence on a flat network.
 struct Cost {
   int64_t received_elements = 0;  // Sum over the steps of the most that a device receives.
   int num_collectives = 0;        // Steps in which a device receives anything.
@@ -34,9 +34,9 @@ struct Link {
 };
 double time_us(const Cost& cost, int64_t element_bytes, const Link& link);
 
-// Gathers what the new layout does not begin with, slices the rest: the way of last resort in
-// XLA ("involuntary full rematerialization"), but keeping the major axes that both layouts share.
-// Requires layouts without partial axes.
+// Gathers the axes that the new layout does not begin with, and slices the rest: the way of last
+// resort in XLA ("involuntary full rematerialization"), but keeping the major axes that both
+// layouts share. Requires layouts without partial axes.
 StatusOr<Sequence> gather_then_slice(const Layout& from, const Layout& to);
 
 }  // namespace tessera::benchmarks

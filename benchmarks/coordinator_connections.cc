@@ -49,7 +49,7 @@ enum Step { kStart, kConnected, kHasMesh, kHasMet, kFirstBarrier };
 constexpr int kFirstMesh = kFirstBarrier + kRounds;
 constexpr int kLeft = kFirstMesh + kRounds;
 
-// What the processes share: when the last client ended each step, and the memory.
+// Memory that the processes share: when the last client ended each step, and the memory sizes.
 struct Shared {
   std::array<std::atomic<int64_t>, kLeft + 1> ended_ns;
   std::atomic<int64_t> service_kib;
@@ -83,7 +83,7 @@ int64_t memory_kib(pid_t pid, const std::string& field) {
   return 0;
 }
 
-// That this process has open.
+// The descriptors that this process has open.
 int64_t count_descriptors() {
   std::error_code error;
   const std::filesystem::directory_iterator all("/proc/self/fd", error);
@@ -112,7 +112,7 @@ Status run_calls(const Calls& calls, bool is_client_0, pid_t service, Shared& sh
   for (int i = 0; i < kRounds; ++i) {
     TESSERA_RETURN_IF_ERROR(do_step(kFirstMesh + i, calls.create_mesh));
   }
-  // The first client of a process that is here finds those of all.
+  // The first client of a process that is here counts the descriptors of all its clients.
   const int64_t descriptors = count_descriptors();
   int64_t most = shared.most_descriptors;
   while (most < descriptors && !shared.most_descriptors.compare_exchange_weak(most, descriptors)) {

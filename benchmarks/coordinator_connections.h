@@ -8,8 +8,8 @@
 //
 // Without hosts a client makes the calls of create_mesh and of a barrier by the coordinator alone.
 // With hosts it is a tessera::Client of one device, which calls create_mesh() and Mesh::barrier():
-// that is what they take, with the first barrier, which connects the clients to each other. All
-// hosts are on one machine, and meet over its loopback interface.
+// their cost includes the first barrier, which connects the clients to each other. All hosts are on
+// one machine, and meet over its loopback interface.
 //
 // A round is one call of all clients, begun when the one before has ended; its time is from the
 // last return of the round before to its own last return. The process that calls it must not have

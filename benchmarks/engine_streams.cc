@@ -7,7 +7,7 @@
 //
 // Each round measures, in turn, for the socket and for UCX:
 //   one way    64 MiB from client 1 to client 0, in blocks of 256 KiB, four in flight
-//   both ways  the same in both directions at once
+//   both ways  as one way, in both directions at once
 //   8 B        half of a round trip; the engine's steps are submitted by callbacks
 // Each prints GB/s or us, and the CPU time of the process: seconds per GB that crossed, or us per
 // half round trip.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How fast a data set is read: records of one size that are mapped and batched, beside a plain loop
-// that does the same.
+// with the same result.
 //
 //   input_pipeline [RECORDS [BYTES [BATCH]]]         100000, 784 (an image of MNIST), 128
 //
@@ -11,7 +11,7 @@
 // the data set in this process; and as tensors on two devices of one client, read by the caller and
 // ahead.
 //
-// The first two rows are what a round of two clients costs, by steps of two elements.
+// The first two rows show the cost of a round of two clients, by steps of two elements.
 #include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
@@ -114,7 +114,7 @@ double cpu_seconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// Prints a row, and checks that it has read what the first one has.
+// Prints a row, and checks that it has read the same data as the first row.
 Status measure(const char* name, const Sizes& sizes, double* expected,
                const std::function<StatusOr<double>()>& pass) {
   absl::Duration best = absl::InfiniteDuration();
@@ -136,8 +136,8 @@ Status measure(const char* name, const Sizes& sizes, double* expected,
   return absl::OkStatus();
 }
 
-// Steps of two clients in two processes, of which one element each is read: with a round for each
-// step, and without. Microseconds of a step on client 0.
+// Steps of two clients in two processes, which read one element each: with a round for each step,
+// and without. Microseconds of a step on client 0.
 Status measure_rounds() {
   constexpr int64_t kSteps = 5000;
   const auto same = [](input::Element element) -> StatusOr<input::Element> { return element; };

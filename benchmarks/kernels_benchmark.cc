@@ -3,7 +3,7 @@
 // Prints how fast the kernels of the CPU are on one thread, beside memcpy of as many bytes
 // as the kernel writes, measured in turns in the same run (docs/performance.md explains the table).
 //
-//   kernels_benchmark [instruction set]      default: the best one of the CPU
+//   kernels_benchmark [instruction set]      default: the best of the CPU
 //
 // Exit status 1 where a kernel computed something else than a loop over its elements.
 #include <sys/mman.h>
@@ -119,8 +119,7 @@ struct Pull {
   Box to_box;
 };
 
-// The pulls of one step, those into the same buffer together, of `bytes` in all in runs of
-// `run_bytes`.
+// The pulls of one step, pulls into one buffer together, of `bytes` in all in runs of `run_bytes`.
 Case copies(std::string name, int64_t element_bytes, int64_t bytes, int64_t run_bytes,
             std::vector<Pull> pulls) {
   const cpu::Stores stores = stores_for(bytes);
@@ -155,7 +154,7 @@ Case copies(std::string name, int64_t element_bytes, int64_t bytes, int64_t run_
   return c;
 }
 
-// The rows of an n x n matrix of doubles on 4 clients become its columns on the same.
+// The rows of an n x n matrix of doubles on 4 clients become its columns on the same clients.
 Case rows_to_columns(const Arenas& arenas, int64_t n) {
   const int64_t part = n / 4, part_bytes = n * part * 8;
   std::vector<Pull> pulls;
@@ -231,7 +230,7 @@ void measure(const Arenas& arenas, std::vector<Case>& cases) {
   }
 }
 
-// Numbers 1 and a little more, the same in all terms: sums of 2, 4 and 16 of them are exact.
+// Numbers 1 and a little more, equal in all terms: sums of 2, 4 and 16 of them are exact.
 template <class T>
 void fill(const Arenas& arenas) {
   const T one(1.5f);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a client with many devices takes from connect to shutdown:
+// The times of a client with many devices, from connect to shutdown:
 //
 //   many_devices 100 1000 2000
 //

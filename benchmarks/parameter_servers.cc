@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a closure costs, and how fast variables are pulled and pushed: a chief, two workers and two
-// parameter servers, all processes of this host.
+// The cost of a closure, and the rate of pulls and pushes of variables: a chief, two workers and
+// two parameter servers, all processes of this host.
 //
 //   parameter_servers [SECONDS]                      of each row; 2
 //
 // A round trip is schedule() and await() of one closure, with nothing else to do: the median. A
-// rate is that of many closures, from the first schedule() to the end of join(). A pull or a push
-// moves one f32 variable that is cut into a shard on each parameter server; its rate is in bytes of
-// the variable by the median round trip. Processor time is that of all five processes, by 10 ms,
-// per round trip. Beside them: as many bytes from one process to another by a TCP socket of this
-// host.
+// rate is measured over many closures, from the first schedule() to the end of join(). A pull or a
+// push moves one f32 variable that is cut into a shard on each parameter server; its rate is in
+// bytes of the variable by the median round trip. Processor time is of all five processes, by 10
+// ms, per round trip. Beside them: as many bytes from one process to another by a TCP socket of
+// this host.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -96,7 +96,7 @@ StatusOr<FunctionRegistry> functions() {
   return registry;
 }
 
-// Of a process: fields 14 and 15 of its line in /proc, in ticks.
+// The CPU time of a process: fields 14 and 15 of its line in /proc, in ticks.
 double cpu_seconds(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   const std::string line(std::istreambuf_iterator<char>(file), {});

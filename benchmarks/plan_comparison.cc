@@ -18,7 +18,7 @@ constexpr double kTensorBytes = 16 << 20;
 // The time of a tensor of kTensorBytes.
 double scaled_time_us(const Cost& cost, int64_t tensor_elements) {
   Link link;
-  // The same as an element of kTensorBytes / tensor_elements bytes, which may be a fraction.
+  // Equivalent to elements of kTensorBytes / tensor_elements bytes, which may be a fraction.
   link.bytes_per_us *= static_cast<double>(tensor_elements) / kTensorBytes;
   return time_us(cost, 1, link);
 }
@@ -27,8 +27,8 @@ StatusOr<Cost> cost_of_plan(const testing::RelayoutCase& pair, int64_t* bound) {
   TESSERA_ASSIGN_OR_RETURN(const RelayoutPlan plan,
                            plan_relayout(pair.from, pair.to, pair.shape, DType::kInt8));
   *bound = plan.lower_bound_bytes();
-  // The layouts of the steps: our plan is charged by the same count as the baseline, not by what
-  // it says of itself.
+  // The layouts of the steps: our plan is charged by the same count as the baseline, not by its own
+  // numbers.
   Sequence sequence = {pair.from};
   for (const PlanStep& step : plan.steps()) sequence.push_back(step.to());
   return cost_of(sequence, pair.shape);

@@ -6,8 +6,8 @@
 //
 // A set is every ordered pair of different layouts of rank r on a mesh of m axes of two devices
 // (dims even), or the rows of relayout/testdata/relayout_cases.tsv. Means and worsts are over the
-// pairs with a bound above 0; of those without, the ones are counted where a planner receives
-// something all the same.
+// pairs with a bound above 0; pairs without a bound are counted where a planner receives something
+// all the same.
 #ifndef TESSERA_BENCHMARKS_PLAN_COMPARISON_H_
 #define TESSERA_BENCHMARKS_PLAN_COMPARISON_H_
 

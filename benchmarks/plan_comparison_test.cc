@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// That neither the baseline nor the sequences of Shardy's own tests are better than our plans.
+// Checks that neither the baseline nor the sequences of Shardy's own tests are better than our
+// plans.
 #include "benchmarks/plan_comparison.h"
 
 #include <algorithm>
@@ -26,8 +27,8 @@ struct ReferenceCase {
   int64_t elements;  // Sum over the steps of the most that a device receives.
 };
 
-// Shardy's own tests of reshard_to_collectives on one mesh without partials, and what the sequence
-// that each expects costs: tests/facts/relayout.md.
+// Shardy's own tests of reshard_to_collectives on one mesh without partials, and the cost of the
+// sequence that each expects: tests/facts/relayout.md.
 const ReferenceCase kShardyCases[] = {
     {"redundant_reshard_fully_replicated", 0},
     {"redundant_reshard", 0},

@@ -46,7 +46,7 @@ StatusOr<Mesh> mesh_of_devices(const Client& client, int ordinal) {
   return create_mesh(client, {{"replica", static_cast<int64_t>(ids.size())}}, ids);
 }
 
-// What is done with the gradients of a step.
+// How the gradients of a step are reduced.
 using Reduction = std::function<std::vector<DTensor>(
     ReplicaContext& replica, Tape& tape, const DTensor& loss, absl::Span<const DTensor> weights)>;
 

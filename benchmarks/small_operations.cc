@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a small operation costs: the time from call to result, and what it takes of the processor.
+// The cost of a small operation: the time from call to result, and processor time.
 //
 //   small_operations [CLIENTS,CLIENTS,... [CALLS [OPERATION]]]         "1,2,4,8", 3000, all
 //
@@ -36,7 +36,7 @@ double seconds_of(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
 
-// What this process has taken so far.
+// The resources that this process has used so far.
 using Usage = std::array<double, 5>;
 Usage usage_now() {
   rusage usage;
@@ -53,7 +53,7 @@ struct Operation {
   int burst = 0;
 };
 
-// Adds what the calls take, and returns their microseconds.
+// Adds the resources that the calls use to `taken`, and returns their microseconds.
 StatusOr<double> run_calls(const Operation& operation, const Group& group, int num_calls,
                            Usage& taken) {
   TESSERA_RETURN_IF_ERROR(group.barrier().await());

@@ -75,7 +75,7 @@ class Training {
 
   // Returns when the devices have the new weights.
   Status step();
-  // Of the last step, before its update.
+  // The loss of the last step, before its update.
   StatusOr<float> loss() const;
 
  private:
@@ -90,14 +90,14 @@ class ReplicaTraining {
  public:
   static StatusOr<ReplicaTraining> create(distribute::Strategy strategy, const DigitsSize& size);
 
-  // As those of Training.
+  // As in Training.
   Status step();
   StatusOr<float> loss() const;
 
  private:
   ReplicaTraining(distribute::Strategy strategy, const DigitsSize& size)
       : strategy_(std::move(strategy)), size_(size) {}
-  // Of a replica: the gradients of its part of the mean loss, and the part.
+  // The gradients of a replica's part of the mean loss, and the part.
   std::vector<DTensor> gradients(distribute::ReplicaContext& replica, const DTensor& x,
                                  const DTensor& labels) const;
 

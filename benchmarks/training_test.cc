@@ -37,7 +37,7 @@ StatusOr<std::vector<float>> losses(const Client& client, const MeshSize& mesh_s
   return losses;
 }
 
-// The losses fall from that of a guess, and are the same on every mesh.
+// The losses fall from the loss of a guess, and are equal on every mesh.
 template <class Size>
 void check_losses(const Size& size, int64_t classes) {
   TESSERA_ASSERT_OK_AND_ASSIGN(Client client, Client::connect({.num_local_devices = 4}));

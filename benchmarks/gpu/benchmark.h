@@ -18,8 +18,8 @@ struct BenchmarkOptions {
   std::string only = {};  // "collectives", "kernels" or "products"; empty: all
 };
 
-// OK where a process of this machine can use a GPU; what cuda::open_api() says where there is none;
-// Aborted where it does not answer. Leaves CUDA alone in this process.
+// OK where a process of this machine can use a GPU; the error of cuda::open_api() where there is
+// none; Aborted where it does not answer. Leaves CUDA alone in this process.
 Status find_gpu();
 
 // The first error of a part that ran and failed, or was wrong. A part whose library is not there

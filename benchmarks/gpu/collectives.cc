@@ -40,7 +40,7 @@ constexpr double kMostMicrosecondsOver = 5;
 constexpr const char* kNames[] = {"ncclAllGather", "Group::all_gather", "ncclBroadcast",
                                   "Group::broadcast"};
 
-// What client 0 has measured, in memory that the other process shares.
+// The measurements of client 0, in memory that the other process shares.
 struct Results {
   nccl::UniqueId id;
   std::array<std::array<double, kMostRounds>, 4> given;

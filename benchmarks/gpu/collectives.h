@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What it costs the host to give a stream a collective between two clients, beside the bare call of
+// The host's cost of giving a stream a collective between two clients, beside the bare call of
 // NCCL. No rate: clients that share a GPU send through sockets.
 #ifndef TESSERA_BENCHMARKS_GPU_COLLECTIVES_H_
 #define TESSERA_BENCHMARKS_GPU_COLLECTIVES_H_

@@ -4,7 +4,7 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(const absl::Duration time, gpu->time(4, [&] { return launch(...); }));
 //
-// Waits spin: CudaQueue's take naps, an eighth of the time that is measured. Of one thread.
+// Waits spin: CudaQueue's waits take naps, an eighth of the time that is measured. For one thread.
 #ifndef TESSERA_BENCHMARKS_GPU_GPU_H_
 #define TESSERA_BENCHMARKS_GPU_GPU_H_
 
@@ -38,7 +38,8 @@ class Gpu {
   StatusOr<std::vector<std::byte>> read(const std::byte* from, int64_t size_bytes);
   // Until the stream has done all that it was given.
   Status wait();
-  // One of `repeats` of what `give` gives the stream: from an idle GPU to an idle GPU.
+  // The time of one of `repeats` calls of `give`, which gives the stream work: from an idle GPU to
+  // an idle GPU.
   StatusOr<absl::Duration> time(int repeats, absl::FunctionRef<Status()> give);
 
  private:

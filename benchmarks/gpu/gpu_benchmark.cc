@@ -62,7 +62,7 @@ int run(int argc, char** argv) {
   }
   Report report;
   const Status status = run_benchmark(options, &report);
-  // What was measured before something failed is worth reading too.
+  // Measurements before a failure are worth reading too.
   if (!report.rows.empty() || !report.goals.empty())
     std::fputs(report.to_markdown().c_str(), stdout);
   if (!json.empty() && !report.rows.empty()) std::ofstream(json) << report.to_json();

@@ -78,8 +78,8 @@ class Kernels {
   std::byte* to_ = nullptr;
 };
 
-// Of a matrix with rows of two runs: the right half to a dense matrix, a dense matrix to the right
-// half, and the left half to that of another.
+// Copies in a matrix with rows of two runs: the right half to a dense matrix, a dense matrix to the
+// right half, and the left half to another matrix's left half.
 void Kernels::add_box_copies(std::vector<Job>* jobs) const {
   for (const int64_t run : kRuns) {
     const int64_t rows = sizes_.payload_bytes / run;
@@ -106,7 +106,7 @@ void Kernels::add_box_copies(std::vector<Job>* jobs) const {
           return static_cast<uint32_t>(i / words * 2 * words + words + i % words);
         },
         rows * words);
-    // Of rows of two runs the left ones stay as they were: ones.
+    // The left runs of each row stay as they were: ones.
     add(
         "unpack", right, right, whole,
         [words](int64_t i) {

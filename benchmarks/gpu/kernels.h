@@ -13,7 +13,7 @@
 namespace tessera::benchmarks {
 
 struct KernelSizes {
-  // What a copy moves; a multiple of 64 KiB. Twice as much is taken twice.
+  // The bytes that a copy moves; a multiple of 64 KiB. Twice as much memory is allocated, twice.
   int64_t payload_bytes = int64_t{512} << 20;
   int rounds = 15;
   int repeats = 4;  // launches from idle to idle

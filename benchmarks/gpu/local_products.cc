@@ -34,7 +34,7 @@ constexpr double kMostMicrosecondsOver = 5;
 constexpr double kRateToReach = 0.97;
 
 // Whole numbers from -2 to 2, without a pattern: their sums are exact in f32, and a GPU's clock
-// depends on what it multiplies.
+// depends on the numbers that it multiplies.
 int value_of(int matrix, int64_t i) {
   auto x = static_cast<uint64_t>(i) * 2 + static_cast<uint64_t>(matrix);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -80,7 +80,7 @@ class Products {
 
   // Both results are the same, and right at every place that is checked.
   Status check();
-  // What the host takes for each of `repeats` in a row, until the last was given to the stream.
+  // The host's time for each of `repeats` in a row, until the last was given to the stream.
   StatusOr<absl::Duration> time_giving(int repeats, bool is_local);
   // From idle to idle.
   StatusOr<absl::Duration> time_doing(int repeats, bool is_local);

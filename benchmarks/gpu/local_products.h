@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of bf16 matrices through local_map beside the bare call: what a call costs the host, and
-// the rate of large ones.
+// Products of bf16 matrices through local_map beside the bare call: the host's cost of a call, and
+// the rate of large products.
 #ifndef TESSERA_BENCHMARKS_GPU_LOCAL_PRODUCTS_H_
 #define TESSERA_BENCHMARKS_GPU_LOCAL_PRODUCTS_H_
 
@@ -23,8 +23,8 @@ struct ProductSizes {
   int large_repeats = 4;
 };
 
-// As one client of one device on `api`. Adds rows, and two goals: at most 5 us over the bare call,
-// and 0.97 of its rate. The results of both are checked before they are measured.
+// Runs as one client of one device on `api`. Adds rows, and two goals: at most 5 us over the bare
+// call, and 0.97 of its rate. The results of both are checked before they are measured.
 Status measure_products(const std::shared_ptr<cuda::Api>& api, const MakeProduct& make,
                         const ProductSizes& sizes, Report* report);
 

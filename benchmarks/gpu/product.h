@@ -5,8 +5,8 @@
 //   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Product> product, make(*api, 8192));
 //   product->multiply(a, b, d, stream);      the bare call: nothing else is left to do
 //
-// What does not depend on the memory is done beforehand. Two implementations: cuBLASLt's own and a
-// double on the streams of FakeCuda.
+// All work that does not depend on the memory is done beforehand. Two implementations: cuBLASLt's
+// own and a double on the streams of FakeCuda.
 #ifndef TESSERA_BENCHMARKS_GPU_PRODUCT_H_
 #define TESSERA_BENCHMARKS_GPU_PRODUCT_H_
 
@@ -23,8 +23,8 @@ namespace tessera::benchmarks {
 class Product {
  public:
   virtual ~Product() = default;
-  // Gives the stream of GPU 0, which is the thread's current one, the product, and returns. Of one
-  // thread at a time, and in one stream at a time.
+  // Gives the stream of GPU 0, which is the thread's current GPU, the product, and returns. For one
+  // thread and one stream at a time.
   virtual Status multiply(const std::byte* a, const std::byte* b, std::byte* d, void* stream) = 0;
 };
 

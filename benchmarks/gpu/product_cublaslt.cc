@@ -13,7 +13,7 @@
 namespace tessera::benchmarks {
 namespace {
 
-// As NVIDIA asks for on Hopper.
+// The size that NVIDIA recommends on Hopper.
 constexpr uint64_t kWorkspaceBytes = uint64_t{32} << 20;
 
 class CublasLtProduct : public Product {

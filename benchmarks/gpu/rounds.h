@@ -8,9 +8,9 @@
 //                          .beside = times[0]});
 //   std::fputs(report.to_markdown().c_str(), stdout);
 //
-// A round measures every contestant once, in an order that moves on by one each round, so that what
-// changes slowly, the clock of a GPU or other load, changes for all. A contestant's number is the
-// median of its rounds.
+// A round measures every contestant once, in an order that moves on by one each round, so that slow
+// changes, of a GPU's clock or other load, affect all. A contestant's number is the median of its
+// rounds.
 #ifndef TESSERA_BENCHMARKS_GPU_ROUNDS_H_
 #define TESSERA_BENCHMARKS_GPU_ROUNDS_H_
 
@@ -28,11 +28,11 @@ namespace tessera::benchmarks {
 
 struct Contestant {
   std::string name;
-  // Does it once; how long one of what it counts took.
+  // Does it once; the time of one counted call.
   std::function<StatusOr<absl::Duration>()> run;
 };
 
-// Of each round, in microseconds.
+// The time of each round, in microseconds.
 using Times = std::vector<double>;
 double median(Times times);
 
@@ -46,7 +46,7 @@ struct Row {
   Times times;
   std::string rate;      // "4212 GB/s", or nothing
   std::string compared;  // the number that a goal is for: "0.97 of the copy's rate"
-  Times beside;          // of what it is compared with, or nothing
+  Times beside;          // times of the contestant beside it, or nothing
 };
 
 // A number to reach; without a value it was not measured, and `text` says why.
@@ -58,7 +58,7 @@ struct Goal {
 };
 
 struct Report {
-  // What it ran on, when, and how often: "on", "date", "rounds".
+  // Machine, date and number of rounds: "on", "date", "rounds".
   std::vector<std::pair<std::string, std::string>> setting;
   std::vector<Row> rows;
   std::vector<Goal> goals;
@@ -66,7 +66,7 @@ struct Report {
   // The setting, the table, and a line a goal that begins with "reached", "not reached" or "not
   // measured".
   std::string to_markdown() const;
-  // The same with all rounds.
+  // As to_markdown(), with all rounds.
   std::string to_json() const;
 };
 

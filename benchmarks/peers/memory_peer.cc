@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the memory of the machine gives: two processes that copy, one at a time or together.
+// The memory bandwidth of the machine: two processes that copy, one at a time or together.
 //
 //   memory_peer RANK PREFIX REGION_BYTES
 //
 //   copy   bytes= processes=1|2 stores=plain|streaming     memcpy of glibc, or non-temporal stores
 //
-// With one process the other one waits in the barrier, asleep.
+// With one process the other waits in the barrier, asleep.
 #include <fcntl.h>
 #include <immintrin.h>
 #include <linux/futex.h>

@@ -55,7 +55,7 @@ struct MoveTypes {
   }
 };
 
-// The part `piece` of a stored block; MPI_BYTE, of which none is sent, where it is empty.
+// The part `piece` of a stored block. MPI_BYTE where it is empty: nothing is sent then.
 MPI_Datatype subarray(const Block& block, const Block& piece, int64_t element_bytes) {
   if (piece.is_empty()) return MPI_BYTE;
   const int sizes[] = {static_cast<int>(block.rows()), static_cast<int>(block.cols())};
@@ -95,8 +95,8 @@ struct Grid {
   }
 };
 
-// False where the blocks are no grid of distinct blocks. Replaces `blocks` by those of ScaLAPACK's
-// split rule, which gives every rank but the last ones the same size.
+// False where the blocks are no grid of distinct blocks. Replaces `blocks` by the blocks of
+// ScaLAPACK's split rule, in which all ranks before the last have equal sizes.
 bool make_grid(std::vector<Block>* blocks, int rank, Grid* grid) {
   std::set<int64_t> row_starts, col_starts;
   int64_t rows = 0, cols = 0;
@@ -152,7 +152,7 @@ class MpiPeer : public Contestant {
   std::string barrier() override { return error_of(MPI_Barrier(MPI_COMM_WORLD)); }
   void release() override {
     regions_.free();
-    malloc_trim(0);  // what tuned malloc would keep
+    malloc_trim(0);  // memory that the tuned malloc would keep
   }
 
   std::string prepare(const Command& command, Operation* operation) override {

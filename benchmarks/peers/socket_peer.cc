@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plain TCP sockets as a contestant of tools/bench hosts: what the link can do. One process for
-// each host; each has one connection from the previous one and one to the next.
+// Plain TCP sockets as a contestant of tools/bench hosts: the limit of the link. One process for
+// each host; each has a connection from the previous process and a connection to the next.
 //
 //   socket_peer RANK SIZE PREFIX REGION_BYTES ADDRESS PORT NEXT_ADDRESS
 //

@@ -31,7 +31,7 @@ double now_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Of all threads, in the kernel too.
+// The CPU time of all threads, in the kernel too.
 double cpu_seconds() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
@@ -53,7 +53,7 @@ std::string quoted(const std::string& text) {
   return result + "\"";
 }
 
-// What a command took, in seconds a call, and the value of the operation.
+// The times of a command, in seconds a call, and the value of the operation.
 struct Times {
   std::vector<double> of_repetitions;
   double cpu = 0;
@@ -237,7 +237,7 @@ int64_t find_wrong(const Run& run, const std::byte* out, int64_t stride) {
   return -1;
 }
 
-// What a collective reads and writes on one rank, and what it should write.
+// The regions that a collective reads and writes on one rank, and the expected result.
 struct CollectiveShape {
   std::string operation;
   int rank;
@@ -247,7 +247,7 @@ struct CollectiveShape {
   bool reduces() const { return operation == "all_reduce" || operation == "reduce_scatter"; }
   int64_t in_bytes() const { return operation == "all_gather" ? bytes / size : bytes; }
   int64_t out_bytes() const { return operation == "reduce_scatter" ? bytes / size : bytes; }
-  // What a move should leave, the set beginning at `base`.
+  // The expected result of a move, for the set that begins at `base`.
   std::vector<Run> runs(int64_t base) const {
     if (operation == "broadcast") return {{0, bytes, base, 0}};
     const int64_t part = bytes / size;
@@ -399,7 +399,7 @@ std::string check_move(const MatrixMove& move, int rank, int64_t base, const std
 
 std::string prepare_move(const Command& command, const MatrixMove& move, int rank, Regions& regions,
                          MoveCall call, Operation* operation) {
-  // The same for every rank: where a set begins says what its values are.
+  // Equal on every rank, because the values of a set depend on where it begins.
   int64_t in_stride = 0;
   int64_t out_stride = 0;
   for (int r = 0; r < static_cast<int>(move.from.size()); ++r) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every process of tools/bench has in common: it takes commands, repeats an operation, checks
-// its results and answers with times. Ours and the peers differ in the operation alone.
+// The common part of every process of tools/bench: it takes commands, repeats an operation, checks
+// its results and answers with times. Our processes and the peers differ in the operation alone.
 //
 //   driver  --  "all_reduce bytes=1024 calls=100 ..."  -->  PREFIX.RANK.in    of every rank
 //   driver  <--  {"seconds": [...], "cpu": 0.1,        --   PREFIX.RANK.out
@@ -9,14 +9,14 @@
 //
 // "cpu" is the CPU time that the process took for one call. "at" is when the command ended, by
 // CLOCK_MONOTONIC, which all processes share. "value" is there if the operation has one and the
-// command says full=1: the driver compares it with those of the other contestants. A worker that
-// waits for a command blocks in read() and takes no time from the others.
+// command says full=1: the driver compares it with the values of the other contestants. A worker
+// that waits for a command blocks in read() and takes no time from the others.
 //
 // One measurement: poison the results of set 0, call once, check; then `repetitions` times: meet in
 // a barrier, and time `calls` calls, each on the next of `sets` sets of buffers; then check again.
 // A rank reports its own seconds per call, and the driver takes the slowest rank.
 //
-// Inputs are never written: byte b of the input region of rank r is that of the pattern, a float of
+// Inputs are never written: byte b of the input region of rank r comes from the pattern, a float of
 // 20 bits for each 4 bytes, so sums of 8 ranks are exact and every result is known.
 #ifndef TESSERA_BENCHMARKS_PEERS_WORKER_H_
 #define TESSERA_BENCHMARKS_PEERS_WORKER_H_
@@ -40,7 +40,7 @@ struct Command {
   std::string text(const std::string& name) const;
 };
 
-// What one command repeats. Functions that can fail return what went wrong, else "".
+// The operation that a command repeats. Functions that can fail return the error, else "".
 struct Operation {
   std::function<std::string(int set)> call;
   // Destroys the results of a set, all or at the places that check() will look at.
@@ -84,7 +84,7 @@ class Regions {
   std::byte* in() const { return in_; }
   std::byte* out() const { return out_; }
   int64_t size_bytes() const { return size_bytes_; }
-  // Fills, at the first time, what an operation reads.
+  // Fills the input of an operation, at the first call.
   void fill(int64_t end_bytes);
 
  private:
@@ -95,8 +95,8 @@ class Regions {
   int rank_ = 0;
 };
 
-// Does a collective on `in` and `out`; `bytes` are those of the result of all_gather,
-// of the vector of all_reduce and broadcast, of the input of reduce_scatter and all_to_all.
+// Does a collective on `in` and `out`; `bytes` is the size of the result of all_gather, of the
+// vector of all_reduce and broadcast, of the input of reduce_scatter and all_to_all.
 using CollectiveCall =
     std::function<std::string(const std::byte* in, std::byte* out, int64_t bytes)>;
 // The collective that the command names, on regions; of floats where it reduces, else of bytes.
@@ -126,14 +126,14 @@ struct MatrixMove {
   std::vector<Block> to;
 
   static MatrixMove parse(const Command& command);
-  // What `target` takes from `source`: from itself alone where it holds everything.
+  // The block that `target` takes from `source`: from itself alone where it holds everything.
   Block piece(int source, int target) const;
   int64_t from_bytes(int rank) const;
   int64_t to_bytes(int rank) const;
 };
 
 using MoveCall = std::function<std::string(const std::byte* in, std::byte* out)>;
-// Regions as in prepare_collective(): the matrix is what the pattern makes it.
+// Regions as in prepare_collective(): the pattern fills the matrix.
 std::string prepare_move(const Command& command, const MatrixMove& move, int rank, Regions& regions,
                          MoveCall call, Operation* operation);
 
