@@ -90,7 +90,7 @@ StatusOr<Mesh> make_mesh(const Client& client) {
   return create_mesh(client, {{"batch", batch}, {"model", model}});
 }
 
-// 3. The data. It is small: every device has all images, and takes those that it works on.
+// 3. The data. It is small: every device has all images, and takes the images that it works on.
 struct Data {
   DTensor pixels, labels;   // [images, 64], [images]
   DTensor train, held_out;  // which images

@@ -20,7 +20,7 @@ using namespace tessera;
 constexpr int kForgetful = 2;
 constexpr absl::Duration kDeadline = absl::Seconds(2);
 
-// Whether the error is the one that this program is about: in time, and with the culprit's name.
+// Whether the error is as this program promises: in time, and with the culprit's name.
 bool is_as_expected(const Status& status, absl::Duration waited) {
   const bool names_culprit = absl::StrContains(status.message(), "missing client 2");
   return absl::IsDeadlineExceeded(status) && names_culprit && waited < kDeadline + absl::Seconds(2);

@@ -135,7 +135,7 @@ DTensor attend(Weights& w, const std::string& name, const DTensor& x) {
   return ops::einsum("bhtd,hdw->btw", {heads, weight});
 }
 
-// The same with hidden units in place of heads.
+// As attend(), with hidden units in place of heads.
 DTensor think(Weights& w, const std::string& name, const DTensor& x) {
   const DTensor up = ops::matmul(x, w(name + ".up", {kWidth, kHidden}, "[-, model]"));
   const DTensor hidden = ops::gelu(up + w(name + ".up_bias", {kHidden}, "[model]", {}));

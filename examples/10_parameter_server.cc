@@ -44,7 +44,7 @@ constexpr int kNumPoints = 4096;
 constexpr int kBatch = 64;
 constexpr int kNumInputs = 4;
 
-// Number i as x and what is to be learnt of it, x times (0, 1, 2, 3).
+// Number i as x and the value to learn for it, x times (0, 1, 2, 3).
 StatusOr<input::Element> point(input::Element element) {
   std::mt19937 random(static_cast<uint32_t>(element[0].view<int64_t>()[0]));
   std::vector<float> x(kNumInputs);

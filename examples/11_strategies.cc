@@ -63,8 +63,8 @@ StatusOr<input::Dataset> read_examples(const std::string& file) {
   return lines.map(image_and_digit).cache().shuffle(/*seed=*/1).repeat(5);
 }
 
-// 3. Weights are the same on all replicas. Of `right`, how many digits were read right, each of
-//    them has a part; reading it adds them up.
+// 3. Weights are the same on all replicas. Each replica has a part of `right`, the number of digits
+//    read right; reading it adds them up.
 struct Model {
   DistributedVariable hidden, output, right;
 };

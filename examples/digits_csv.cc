@@ -26,7 +26,7 @@ Status error_at(absl::string_view name, int64_t line, int64_t column, absl::stri
       absl::StrCat("\"", name, "\", line ", line, ", column ", column, ": ", what));
 }
 
-// The file may be anything, a program too: what is no text is shown as hexadecimal digits.
+// The file may be anything, a program too: bytes that are no text are shown as hexadecimal digits.
 std::string quoted(absl::string_view text) {
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMaxQuotedBytes)),
                       text.size() > kMaxQuotedBytes ? "...\"" : "\"");

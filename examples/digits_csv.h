@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// digits.csv in memory: 8 x 8 images of handwritten digits, and what they show.
+// digits.csv in memory: 8 x 8 images of handwritten digits, and the digits they show.
 //
 //   0,0,5,13,9,1,0,0,...,10,0,0,0,0     64 pixels, row by row, 0 (white) to 16 (black); the digit
 //
@@ -30,7 +30,7 @@ struct Digits {
   int64_t num_images() const { return static_cast<int64_t>(labels.size()); }
 };
 
-// Parses the text of a file; `name` is what errors call it. InvalidArgument for a line that is not
+// Parses the text of a file; `name` is its name in errors. InvalidArgument for a line that is not
 // 65 whole numbers in range, and for a text without lines.
 StatusOr<Digits> parse_digits(absl::string_view text, absl::string_view name);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs the examples as a user does, in processes of their own, and reads what they print.
+// Runs the examples as a user does, in processes of their own, and reads their output.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ std::string read_file(const std::string& path) {
 }
 
 // Under ThreadSanitizer the programs meet Debian's gRPC and Abseil, which are not instrumented: it
-// sees their memory, and not what orders the accesses to it.
+// sees their memory, but not the synchronization of accesses to it.
 class SanitizerOptions : public ::testing::Environment {
  public:
   void SetUp() override {
@@ -228,7 +228,7 @@ TEST(MatmulTimingTest, ShowsWhatAClockThatDoesNotWaitMeasures) {
                                    HasSubstr("without sync_devices()"), HasSubstr("GFLOP/s")));
 }
 
-// What 07_language_model prints, with the losses of its steps.
+// The output of 07_language_model, with the losses of its steps.
 struct Written {
   std::vector<double> losses;
   std::string output;
@@ -253,8 +253,8 @@ double number_after(const std::string& output, const std::string& mark) {
   return at == std::string::npos ? NAN : std::strtod(&output[at + mark.size()], nullptr);
 }
 
-// Of a text that it has not seen. The entropy of a character after a known one is 2.41: less
-// than that is known from what is further back.
+// The loss is of a text that it has not seen. The entropy of a character after a known one is 2.41:
+// a lower loss needs characters further back.
 TEST(LanguageModelTest, LearnsToWriteOnFourClientsOfTwoDevices) {
   const Written written = learn(kFourByTwo, "--steps=200 --sample=100");
   EXPECT_THAT(written.output, HasSubstr("clients 4, mesh {batch=4, model=2}, 64751 characters"));
@@ -364,7 +364,7 @@ TEST(ParameterServerTest, CountsEveryStepOnceAlthoughAWorkerIsKilled) {
             HasSubstr("weights 0, 1, 2, 3\n"), HasSubstr("200 steps, of which 200 count\n")));
 }
 
-// What a run prints after each of these words.
+// The numbers that a run prints after each occurrence of the word.
 std::vector<double> numbers_after(const std::string& text, const std::string& word) {
   std::vector<double> numbers;
   for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at)) {

@@ -41,7 +41,7 @@ struct CublasLtFunctions {
   TESSERA_CUBLASLT_FUNCTIONS(TESSERA_CUBLASLT_MEMBER)
 #undef TESSERA_CUBLASLT_MEMBER
 
-  // What the function reported, with its name.
+  // The error that the function reported, with its name.
   Status status_of(cublasStatus_t status, absl::string_view function) const;
 };
 

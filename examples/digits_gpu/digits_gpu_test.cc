@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // 03_digits on GPUs: the table of matrix products, on the fake and, where there is a GPU, on
-// cuBLASLt; what cuBLASLt's library has; and training, on the fakes of CUDA and NCCL, beside the
-// CPU's. The kernels are tested with the network (digits_network_test).
+// cuBLASLt; the functions of cuBLASLt's library; and training, on the fakes of CUDA and NCCL,
+// beside the CPU's. The kernels are tested with the network (digits_network_test).
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -79,8 +79,8 @@ const ProductCase kProducts[] = {
     {"no_terms_are_zeros", 4, 0, 3},
 };
 
-// Whole numbers so small that every order of addition gives the same bits, and those of the first
-// matrix so large that shorter types than f32 cannot hold them.
+// Whole numbers so small that every order of addition gives the same bits, but the first matrix's
+// numbers so large that shorter types than f32 cannot hold them.
 float large_value(int64_t i) { return static_cast<float>(i * 4001 % 8191 - 4095); }
 float small_value(int64_t i) { return static_cast<float>((i * 37 + i / 7) % 17 - 8); }
 
@@ -139,7 +139,7 @@ class Rig {
   Status ready_;
 };
 
-// The product against loops over its definition; what is around the result stays as it was.
+// The product against loops over its definition; the memory around the result stays as it was.
 Status check_product(const ProductCase& c, cuda::Api& api, GpuMath& math) {
   Rig rig(api);
   TESSERA_RETURN_IF_ERROR(rig.ready());
@@ -204,7 +204,7 @@ Status math_of_this_machine() {
   });
 }
 
-// All of the table in one process of its own, for the same reason.
+// The whole table in one process of its own, for the same reason.
 TEST(ProductsOnAGpuTest, AreThoseOfTheTable) {
   if (const Status math = math_of_this_machine(); !math.ok()) GTEST_SKIP() << math;
   EXPECT_THAT(
@@ -227,8 +227,8 @@ TEST(ProductErrorTest, MatricesFitTogether) {
                        HasSubstr("a is [2, 3] and b is [4, 5]; a should have as many columns")));
 }
 
-// Every name is in the library that the build found, and what a product is described with is
-// accepted by it. On a machine without a GPU that is as far as it goes.
+// The library that the build found has every name, and accepts the description of a product. On a
+// machine without a GPU that is as far as it goes.
 TEST(OpenGpuMathTest, TheLibraryTakesTheDescriptionOfAProduct) {
   if (std::getenv("TESSERA_TEST_GPU") != nullptr) GTEST_SKIP() << "the table goes further";
   const char* const library = std::getenv("TESSERA_CUBLASLT_LIBRARY");

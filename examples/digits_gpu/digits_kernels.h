@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of 03_digits: plain values that say what to compute, each with what one item of it
-// does.
+// The kernels of 03_digits: plain values that say what to compute, each with the work of one item.
 //
 //   AddBiasRelu{.values = hidden, .bias = b1, .rows = 8, .cols = 48}     384 items, one per element
 //

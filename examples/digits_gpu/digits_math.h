@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DigitsMath: what a device computes for DigitsNetwork, on its shards alone. How
-// tensors are split, and what is sent, is DigitsNetwork's; so the network is the same on CPUs,
-// where Eigen computes, and on GPUs, where cuBLASLt and kernels do.
+// DigitsMath: the computation of a device for DigitsNetwork, on its shards alone. DigitsNetwork
+// splits tensors and sends them; so the network is the same on CPUs, where Eigen computes, and on
+// GPUs, where cuBLASLt and kernels do.
 //
 //   local_map(layout, shape, DType::kFloat32, {a, b}, math.product)      a b on every device
 //

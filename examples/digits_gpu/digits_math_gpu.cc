@@ -105,7 +105,8 @@ Status combine(float scale_a, float scale_b, GpuMath& gpu, LocalContext& local) 
 }  // namespace
 
 DigitsMath math_on_gpu(std::shared_ptr<GpuMath> gpu) {
-  // A function of above as one for local_map, with what comes before the GPU and the context.
+  // A function from above as a function for local_map, with its arguments before the GPU and the
+  // context.
   const auto on_gpu = [gpu = std::move(gpu)](auto fn, auto... values) -> LocalFn {
     return [gpu, fn, values...](LocalContext& local) { return fn(values..., *gpu, local); };
   };

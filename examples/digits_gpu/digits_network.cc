@@ -150,7 +150,7 @@ std::vector<DTensor> DigitsNetwork::weights() const {
 }
 
 // g. Every client shuffles in the same way, so that all agree which images are held out and which
-//    are in a batch. Of a batch each device holds its own rows.
+//    are in a batch. Each device holds its own rows of a batch.
 StatusOr<Data> hold_out(Digits digits, const Mesh& mesh, uint64_t seed) {
   const int64_t n = digits.num_images();
   TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> order,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DigitsNetwork: the network of 03_digits written by hand for local_map(), with its gradients: what
-// operations and tapes do, in full. With the same seed its losses are those of 03_digits.
+// DigitsNetwork: the network of 03_digits written by hand for local_map(), with its gradients: the
+// work of operations and tapes, in full. With the same seed its losses equal those of 03_digits.
 //
 //   hidden = relu(x W1 + b1)     p = softmax(hidden W2 + b2)     loss = mean of -log p[label]
 //
@@ -20,8 +20,8 @@
 // every mesh: losses are means over the whole batch, and weights and batches depend on global
 // indices alone.
 //
-// Here are layouts and collectives; what a device computes on its shards is DigitsMath's
-// (digits_math.h), which there is for CPUs and for GPUs.
+// This class has the layouts and collectives. DigitsMath (digits_math.h) computes on a device's
+// shards; there is one for CPUs and one for GPUs.
 //
 // All clients call every function in the same order. Errors travel with the tensors and come out
 // of read_tally() and of the weights.
@@ -46,7 +46,7 @@ struct NetworkOptions {
   uint64_t seed = 1;
 };
 
-// What a pass over some images adds up to.
+// The sums of a pass over some images.
 struct Tally {
   double loss = 0;  // sum over the images
   double num_right = 0;

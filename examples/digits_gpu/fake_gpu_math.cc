@@ -20,7 +20,7 @@ Range range(const T* data, int64_t count) {
   return {reinterpret_cast<const std::byte*>(data), static_cast<uint64_t>(count) * sizeof(T)};
 }
 
-// What a kernel reads and writes.
+// The memory that a kernel reads and writes.
 std::vector<Range> touched(const AddBiasRelu& k) {
   return {range(k.values, k.rows * k.cols), range(k.bias, k.cols)};
 }
@@ -103,7 +103,7 @@ class FakeGpuMath : public GpuMath {
 
   Status enqueue(absl::string_view function, std::vector<Range> memory, std::function<void()> work,
                  void* stream) {
-    // Of no bytes there may be no address either.
+    // A range without bytes may have no address either.
     std::erase_if(memory, [](const Range& range) { return range.second == 0; });
     return cuda_->enqueue_work(function, memory, std::move(work),
                                static_cast<cuda::StreamHandle>(stream));

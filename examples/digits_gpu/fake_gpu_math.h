@@ -8,7 +8,7 @@
 //
 // Products and kernels happen on the streams of that fake, later and beside other streams;
 // kernels are the bodies of digits_kernels.h, products loops over columns as BLAS defines them.
-// What a GPU would not do is kept with the fake's misuses: memory that is not there or is
+// Calls that a GPU would not take are added to the fake's misuses: memory that is not there or is
 // another GPU's, a stream of another GPU than the current one, leading dimensions that are too
 // small.
 #ifndef TESSERA_EXAMPLES_DIGITS_GPU_FAKE_GPU_MATH_H_

@@ -7,7 +7,7 @@ namespace tessera::examples {
 
 // A row-major matrix, read by columns, is its transpose. So out = a b is asked for as its
 // transpose, b^T a^T: the second matrix comes first, and is stored transposed already unless `b` is
-// meant to be. The same for a.
+// meant to be. Likewise for `a`.
 Status GpuMath::multiply(const Matrix& a, const Matrix& b, float* out, void* stream) {
   if (a.cols != b.rows) {
     return absl::InvalidArgumentError(

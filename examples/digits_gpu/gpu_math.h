@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GpuMath: what local functions of 03_digits ask of a GPU: matrix products, which are cuBLASLt's,
-// and the kernels of digits_kernels.h.
+// GpuMath: the GPU work of local functions of 03_digits: matrix products by cuBLASLt, and the
+// kernels of digits_kernels.h.
 //
 //   [gpu](LocalContext& local) -> Status {                      // y = x w
 //     const auto x = local.input<float>(0), w = local.input<float>(1);
@@ -10,9 +10,9 @@
 //   }
 //
 // Both give the stream work and return; pointers are to memory of the stream's GPU, which is the
-// calling thread's current one, as it is in local functions. Neither takes memory of the GPU.
+// calling thread's current GPU, as in local functions. Neither takes memory of the GPU.
 //
-// Two implementations: open_gpu_math(), and the fake of tests (fake_gpu_math.h) over that of
+// Two implementations: open_gpu_math(), and the fake of tests (fake_gpu_math.h) over the fake of
 // the CUDA runtime. digits_gpu_test.cc holds both to one table.
 //
 // Thread-safe: the devices of a client call it at the same time. It lives until its client's work
@@ -62,22 +62,21 @@ class GpuMath {
  public:
   virtual ~GpuMath() = default;
 
-  // out = a b, row-major, in f32 throughout; zeros where there are no terms. What `out` held does
-  // not count. InvalidArgument where a has not as many columns as b has rows.
+  // out = a b, row-major, in f32 throughout; zeros where there are no terms. The old contents of
+  // `out` do not count. InvalidArgument where a has not as many columns as b has rows.
   Status multiply(const Matrix& a, const Matrix& b, float* out, void* stream);
   // Runs a kernel; does nothing where it has no items.
   Status launch(const DigitsKernel& kernel, void* stream);
 
  private:
   virtual Status run_gemm(const Gemm& gemm, void* stream) = 0;
-  // Of at least one item.
+  // Requires a kernel of at least one item.
   virtual Status run_kernel(const DigitsKernel& kernel, void* stream) = 0;
 };
 
 // The GPUs of this machine. Loads cuBLASLt, 500 MB that programs do not link: they start without
-// it, and only those that multiply on GPUs need it. Unimplemented, with what to install, where it
-// is not there, and in a build without the CUDA toolkit. `cublaslt`: another library than the
-// system's.
+// it, and need it only to multiply on GPUs. Unimplemented, with what to install, where it is not
+// there, and in a build without the CUDA toolkit. `cublaslt`: another library than the system's.
 StatusOr<std::shared_ptr<GpuMath>> open_gpu_math(const std::string& cublaslt = "");
 
 // Whether this build has the part that calls cuBLASLt.

@@ -20,7 +20,7 @@ namespace {
 
 Status status_of(cudaError_t error, absl::string_view function) {
   if (error == cudaSuccess) return absl::OkStatus();
-  cudaGetLastError();  // what is not sticky must not come out of the next launch
+  cudaGetLastError();  // an error that is not sticky must not appear at the next launch
   const bool is_missing = error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ||
                           error == cudaErrorInitializationError;
   return Status(is_missing ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kInternal,
@@ -33,7 +33,8 @@ uint32_t alignment_of(const float* data) {
   return static_cast<uint32_t>((address | 256) & ~((address | 256) - 1));
 }
 
-// What cuBLASLt is told of one product: values of the host that the library makes and destroys.
+// The description of one product for cuBLASLt: values of the host that the library makes and
+// destroys.
 class Description {
  public:
   explicit Description(const CublasLtFunctions& lt) : lt_(lt) {}
@@ -113,7 +114,7 @@ class CublasLt : public GpuMath {
     Description as(lt_);
     TESSERA_RETURN_IF_ERROR(as.fill(gemm));
     TESSERA_ASSIGN_OR_RETURN(const cublasLtHandle_t handle, handle_of_current_gpu());
-    // The library remembers what it chose for a description.
+    // The library remembers its choice for a description.
     cublasLtMatmulHeuristicResult_t chosen = {};
     int num_chosen = 0;
     TESSERA_CUBLASLT_CALL(lt_, cublasLtMatmulAlgoGetHeuristic, handle, as.product, as.a, as.b, as.d,

@@ -34,7 +34,7 @@ Lines sorted_lines(const std::string& text) {
   return lines;
 }
 
-// What the first comment of a program says: the command, and the lines that it prints.
+// The first comment of a program: the command, and the lines that it prints.
 struct Header {
   std::string command;
   std::string output;
