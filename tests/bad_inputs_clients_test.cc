@@ -42,7 +42,7 @@ struct Bench {
     TESSERA_ASSIGN_OR_RETURN(Mesh mesh, create_mesh(client, {{"x", num_devices}}));
     return Bench{client, mesh, Layout::parse(mesh, "[x, -]"), Layout::parse(mesh, "[x]")};
   }
-  // What a local function on the four devices returns.
+  // The result of a local function on the four devices.
   DTensor run(LocalFn fn) const { return local_map(line, {8}, DType::kFloat32, {}, std::move(fn)); }
 };
 using Row = BadInput<Bench>;
@@ -251,7 +251,7 @@ TEST_P(AfterShutdownTest, IsRefused) {
 INSTANTIATE_TEST_SUITE_P(Rows, AfterShutdownTest, ::testing::ValuesIn(kShutDownRows),
                          bad_input_name<Bench>);
 
-// What was made before the shutdown: its values can be read, and it starts nothing new.
+// Objects made before the shutdown: values can be read, and nothing new is started.
 TEST(AfterShutdownTest, OldTensorsAndGroups) {
   TESSERA_ASSERT_OK_AND_ASSIGN(Bench bench, Bench::create());
   const DTensor tensor = iota<float>({8}, bench.line);

@@ -28,7 +28,7 @@ namespace {
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-// What connect() refuses before it contacts another process.
+// Options that connect() refuses before it contacts another process.
 struct Options : ClientOptions {
   Status connect() const { return Client::connect(*this).status(); }
 };

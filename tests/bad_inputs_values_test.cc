@@ -21,7 +21,7 @@ namespace {
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
-// What most rows need.
+// The values that most rows need.
 struct Bench {
   Mesh mesh;    // {x=4, y=2}
   Layout rows;  // [x, -] on {x=4}

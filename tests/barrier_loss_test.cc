@@ -33,9 +33,9 @@ StatusOr<Mesh> line(const Client& client, int n) { return create_mesh(client, {{
 // Loss needs real processes.
 class BarrierLossTest : public ::testing::Test {
  protected:
-  // What a survivor sees of client 2, from then on.
+  // The body of a survivor, from the loss of client 2 on.
   Status survive(Client& client, const Mesh& mesh) {
-    // By the loss, not by the deadline, which is beyond that of the test.
+    // By the loss, not by the deadline, which is beyond the test's deadline.
     TESSERA_RETURN_IF_ERROR(
         expect_error(verdicts_.add(client.client_id(), mesh.barrier("b", absl::Hours(1))),
                      StatusCode::kUnavailable, {"barrier \"b\"", "client 2 ", "lost"}));

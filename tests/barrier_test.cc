@@ -55,8 +55,8 @@ class BarrierTest : public ::testing::TestWithParam<Form> {
     return run_clients(spec, body);
   }
 
-  // Of the clients of a mesh, `callers` make the call, which gives all of them the same error. The
-  // others have the mesh too, and wait.
+  // The clients `callers` of a mesh make the call, which gives all of them the same error. The
+  // other clients have the mesh too, and wait.
   void expect_same_error(int num_clients, const std::vector<int>& callers,
                          const std::function<Status(const Client&, const Mesh&)>& call,
                          StatusCode code, const std::vector<std::string>& texts) {

@@ -72,7 +72,7 @@ TEST_P(CirclesTest, AllClientsOfACircleAreTold) {
         const int n = client.num_clients();
         const int own = client.client_id();
         const auto pair_from = [&](int first) {
-          // Of two clients there is one pair: then its order tells the groups apart.
+          // Two clients have only one pair: its order tells the groups apart.
           return client.group({first, (first + 1) % n});
         };
         for (int round = 0; round < 3; ++round) {

@@ -104,7 +104,7 @@ TEST_P(DeviceThreadTest, Await) {
 }
 
 TEST_P(DeviceThreadTest, AwaitOfItsOwnRelayout) {
-  // Of tensors and a mesh of the client's own: the other clients take no part.
+  // Tensors and a mesh of the client's own: the other clients take no part.
   EXPECT_THAT(expect_refused(
                   "await",
                   [](Client& client, const Mesh&, const DTensor&) -> Status {
@@ -194,7 +194,7 @@ TEST(DeviceThreadOfOneClientTest, MayWaitForAnother) {
 
 struct Handle {
   const char* name;
-  // What the function holds of the client, and nothing else does once it has begun.
+  // The handle that the function holds alone once it has begun.
   std::function<std::shared_ptr<void>(const Client& client, const Mesh& mesh)> hold;
 };
 std::ostream& operator<<(std::ostream& out, const Handle& handle) { return out << handle.name; }
@@ -228,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(
                }}),
     ::testing::PrintToStringParamName());
 
-// What the function holds: its destructor opens a gate once the handle has gone.
+// The handle that a function holds: the destructor opens a gate once the handle has gone.
 struct LastOne {
   explicit LastOne(Gate& gate) : has_gone(gate) {}
   ~LastOne() {
@@ -365,8 +365,8 @@ TEST(ShutdownTest, AskedDuringShutdown) {
           }
           Status left;
           std::thread leaving([&] { left = client.shutdown(absl::Seconds(60)); });
-          // Refused from its first step on. No tensor: one that is made just before would be what
-          // the device was last seen at.
+          // Refused from its first step on. No tensor is made: the device would be last seen at a
+          // tensor made just before.
           while (!absl::IsFailedPrecondition(client.allocate<float>(0, 1).status())) sched_yield();
           inside.open();
           leaving.join();
@@ -378,7 +378,7 @@ TEST(ShutdownTest, AskedDuringShutdown) {
 
 // Forked children.
 
-// What a child of a process with a client sees. It ends as a program does, with its handles.
+// The errors in a child of a process with a client. It ends as a program does, with its handles.
 Status use_in_child(Client client, Mesh mesh, DTensor tensor, Group group) {
   const auto refused = [](const Status& status) {
     return expect_error(status, StatusCode::kFailedPrecondition,

@@ -146,7 +146,7 @@ TEST_P(ClientThreadsTest, RelayoutsKeepTheirOwnValues) {
               IsOk());
 }
 
-// Of more bytes than a caller moves by itself.
+// Tensors of more bytes than a caller moves by itself.
 TEST_P(ClientThreadsTest, LargeRelayoutsKeepTheirOwnValues) {
   EXPECT_THAT(run([](Client&, const Mesh& mesh) {
                 return in_threads(GetParam().num_threads, [&](int thread) {

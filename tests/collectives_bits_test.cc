@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every reduction has the same bits on every device, however the devices are split over clients,
-// and those that scalars make one after another. A part of //tests:collectives_stress_test.
+// and the bits of adding scalars one after another. A part of //tests:collectives_stress_test.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -103,7 +103,7 @@ Status add_reductions(const Member& m, ReduceOp op, int64_t size, Digest& digest
   const absl::Span<const T> whole_in(in.get(), size);
   const absl::Span<T> whole_out(out.get(), size);
   TESSERA_RETURN_IF_ERROR(m.group.all_reduce<T>(whole_in, whole_out, op).await());
-  // Of large ones on one member alone: it takes long.
+  // Large results are checked on one member alone: it takes long.
   if (wrong != nullptr && wrong->ok() && (size < 10'000 || m.position == 0)) {
     *wrong = with_context(expect_reduced<T>(whole_out, n, op),
                           absl::StrCat("member ", m.position, ", ", reduce_op_name(op), " ",
@@ -120,7 +120,7 @@ Status add_reductions(const Member& m, ReduceOp op, int64_t size, Digest& digest
   return absl::OkStatus();
 }
 
-// Of the results of each reduction on each device.
+// Digests of the results of each reduction on each device.
 using Digests = uint64_t[kNumDTypes][kNumReduceOps][kBitsDevices];
 struct Bits {
   Digests of_collectives;

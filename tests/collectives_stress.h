@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the proofs of //tests:collectives_stress_test share: flags, forms of the job, and numbers
-// that look like chance.
+// Helpers of the proofs of //tests:collectives_stress_test: flags, forms of the job, and
+// pseudo-random numbers.
 #ifndef TESSERA_TESTS_COLLECTIVES_STRESS_H_
 #define TESSERA_TESTS_COLLECTIVES_STRESS_H_
 

@@ -129,8 +129,8 @@ TEST_P(GrowthTest, NothingGrows) {
       TESSERA_REQUIRE(live_bytes == 0, live_bytes, " bytes of the arenas are still in use");
       return absl::OkStatus();
     };
-    // What is made once is made: groups, arenas, threads for messages. Then the same operations
-    // again, which need nothing more.
+    // The first operations make groups, arenas and threads for messages. The same operations again
+    // need nothing more.
     const int64_t part = std::max<int64_t>(kSanitized ? 1000 : 4000, arguments.growth_ops / 10);
     TESSERA_RETURN_IF_ERROR(run_ops(part));
     const Holdings before = current_holdings();
@@ -479,8 +479,8 @@ int main_of_test(int argc, char** argv) {
 }  // namespace tessera::testing
 
 int main(int argc, char** argv) {
-  // What malloc keeps for each thread, so much today and so much tomorrow, looks like growth. It
-  // reads this when a program starts.
+  // The memory that malloc keeps for each thread varies and looks like growth. malloc reads this
+  // when a program starts.
   constexpr char kTunables[] = "GLIBC_TUNABLES";
   if (std::getenv(kTunables) == nullptr) {
     setenv(kTunables, "glibc.malloc.tcache_count=0", 1);

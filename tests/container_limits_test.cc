@@ -298,7 +298,7 @@ TEST(ContainerTest, AMemoryLimitIsAnErrorBeforeMemoryIsTouched) {
                                {"the system has 80000000 bytes", "200000000 bytes"}));
               client.sync_devices().IgnoreError();
               TESSERA_REQUIRE(current_holdings().shared_kib < shared_kib + 1000);
-              // What fits goes on to work.
+              // Tensors that fit still work.
               const DTensor small = iota<float>({2, 1000}, Layout::parse(mesh, "[x, -]"));
               return expect_iota<float>(relayout(small, Layout::parse(mesh, "[-, x]")));
             });

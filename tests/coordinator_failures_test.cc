@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the coordinator does to a job of real processes when processes are stopped and resumed, die
-// while they connect, shut down while others wait, or do not make the same calls.
+// The coordinator of a job of real processes when processes are stopped and resumed, die while they
+// connect, shut down while others wait, or do not make the same calls.
 #include <signal.h>
 #include <unistd.h>
 
@@ -197,7 +197,7 @@ TEST_F(ConnectTest, RestartWhileOthersRegister) {
         return client.shutdown();
       },
       [&]() -> Status {
-        // What client 2 is before a supervisor starts it again.
+        // Client 2 before a supervisor starts it again.
         const Status killed = run_isolated(kDeadline, [&]() -> Status {
           ClientOptions first = options(2);
           std::thread connecting([&] { Client::connect(first).status().IgnoreError(); });

@@ -243,7 +243,7 @@ TEST(CudaClientTest, NobodyWaitsForTheGpu) {
               IsOk());
 }
 
-// Of a long chain of relayouts a device holds two tensors at a time.
+// In a long chain of relayouts a device holds two tensors at a time.
 TEST(CudaClientTest, IntermediateResultsGiveTheirMemoryBack) {
   const auto api = FakeCuda::create();
   EXPECT_THAT(run(api, 2,
@@ -421,8 +421,8 @@ TEST(CudaClientTest, AWorkMayOutliveItsClient) {
               IsOk());
 }
 
-// What fails while it is in flight is an error of the tensor, and of what was made of it, on all
-// clients; the mesh works afterwards.
+// A failure in flight is an error of the tensor, and of tensors made of it, on all clients; the
+// mesh works afterwards.
 TEST(CudaClientTest, AFailureInFlightIsEveryonesError) {
   const SeveralClients job;
   job.nccl->break_link(3, absl::UnavailableError("ncclRemoteError: a peer is gone"));

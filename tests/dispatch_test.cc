@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a small operation allocates from call to result: never more than the tables below say, so
-// that a change that makes every call copy something does not go unnoticed.
+// The allocations of a small operation from call to result: never more than the tables below say,
+// so that a change that makes every call copy something does not go unnoticed.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -29,8 +29,8 @@
 namespace tessera::testing {
 namespace {
 
-// What calls allocate on average, with all threads of the client. The fewest of several rounds: now
-// and then the threads that keep the client in the job allocate too.
+// The average number of allocations of a call, in all threads of the client. The fewest of several
+// rounds: now and then the threads that keep the client in the job allocate too.
 StatusOr<double> allocations_of(const std::function<Status()>& call) {
   constexpr int kRounds = 10;
   constexpr int kCalls = 50;
@@ -104,7 +104,7 @@ Status check_between_clients(Client& client) {
   return check(operations);
 }
 
-// Of equal parts, below and above what fits into the shared record.
+// Moves of equal parts, below and above the size that fits into the shared record.
 Status check_moves_between_clients(Client& client) {
   TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
   const ReduceOp sum = ReduceOp::kSum;
@@ -136,7 +136,7 @@ Status check_within_client(Client& client) {
   TESSERA_ASSIGN_OR_RETURN(const Layouts to, Layouts::of(client));
   const DTensor rows = full<float>({16, 16}, 1, to.rows);
   const DTensor terms = full<float>({16, 16}, 1, to.terms);
-  // Of more than 32 KiB, which the threads of the devices move.
+  // More than 32 KiB, which the threads of the devices move.
   const DTensor large = full<float>({256, 256}, 1, to.rows);
   const DTensor replicated = full<float>({256, 256}, 1, to.replicated);
   TESSERA_RETURN_IF_ERROR(rows.await());
@@ -168,7 +168,8 @@ TEST(DispatchTest, BetweenDevicesOfAClient) {
   EXPECT_THAT(run_clients({.devices_per_client = 2}, check_within_client), IsOk());
 }
 
-// What the first relayout from one layout to another allocates, with a client of so many devices.
+// The allocations of the first relayout from one layout to another, with a client of so many
+// devices.
 StatusOr<int64_t> allocations_of_first(int num_devices, const char* from, const char* to) {
   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.num_local_devices = num_devices}));
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", num_devices}}));

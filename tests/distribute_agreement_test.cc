@@ -74,8 +74,7 @@ const Form kMultiWorker2x2 = {"multi-worker 2 x 2", 2, 2, multi_worker};
 const Form kMultiWorker4x2 = {"multi-worker 4 x 2", 4, 2, multi_worker};
 const Form kCentral4 = {"central storage 4", 1, 4, central};
 
-// What `train` returns in every client, which has to be the same in all of them. Clients are
-// processes.
+// The result of `train`, which has to be equal in all clients. Clients are processes.
 using Train = std::function<StatusOr<Numbers>(const Strategy& strategy)>;
 Numbers numbers_of(const Form& form, const Train& train) {
   Shared<std::array<std::array<float, kMostNumbers>, 4>> shared;

@@ -301,7 +301,8 @@ TEST_P(DistributeGradientsTest, NoGradientPassesBetweenReplicasAndTensorsOutside
               IsOk());
 }
 
-// What is stopped, and what a variable keeps, leads to no tape: a sum of losses holds no graph.
+// Stopped tensors, and values that a variable keeps, lead to no tape: a sum of losses holds no
+// graph.
 TEST_P(DistributeGradientsTest, WhatIsStoppedAndWhatVariablesKeepIsNotRecorded) {
   EXPECT_THAT(run(2,
                   [](const Client&, const Strategy& strategy) -> Status {

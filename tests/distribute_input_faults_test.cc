@@ -90,7 +90,7 @@ Status expect_usable(const Strategy& strategy) {
   return absl::OkStatus();
 }
 
-// The same error on all clients; reader_fails.
+// reader_fails: all clients get the same error.
 TEST(DistributeInputFaultsTest, ReaderFailsOnOneClient) {
   const auto body = [](const Client& client, const Strategy& strategy) -> Status {
     const int client_id = client.client_id();
@@ -368,7 +368,7 @@ TEST(DistributeInputFaultsTest, ReplicasOfSeveralClients) {
                                      [&](const InputContext&) { return batches; }, {})
                                  .status(),
                              kBad, {"distribute_datasets_from_function: ", text}));
-            // What one of the clients of a replica cannot read, or calls otherwise.
+            // A read that fails, or another call, on one of the clients of a replica.
             const int id = client.client_id();
             const auto fail = [id](input::Element element) -> StatusOr<input::Element> {
               if (id == 1) return absl::DataLossError("disk");
@@ -501,7 +501,7 @@ TEST(DistributeInputFaultsTest, PrefetchStops) {
     TESSERA_REQUIRE(entries_of("/proc/self/task").size() == threads);
     const Holdings after = current_holdings();
     TESSERA_REQUIRE(after.descriptors == before.descriptors);
-    // What the client keeps grows by 13 kB in the first 240 rounds, and no more in the next 160. 60
+    // The client's heap grows by 13 kB in the first 240 rounds, and no more in the next 160. 60
     // iterators hold 500 kB.
     TESSERA_REQUIRE(after.heap_bytes - before.heap_bytes < 30000, before.heap_bytes, " ",
                     after.heap_bytes);

@@ -82,7 +82,7 @@ DTensor fractions(ReplicaContext& replica, const Shape& shape) {
          by;
 }
 
-// Of three layers: the gradients of a mean, by `gradients`.
+// Trains three layers: the gradients of a mean, by `gradients`.
 using GradientsOf = std::function<std::vector<DTensor>(
     ReplicaContext& replica, Tape& tape, const DTensor& loss, absl::Span<const DTensor> weights)>;
 std::vector<PerReplica> train(const Strategy& strategy, const GradientsOf& gradients) {

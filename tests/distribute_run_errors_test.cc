@@ -129,7 +129,7 @@ TEST_P(DistributeRunErrorsTest, ExceptionsOfOtherFunctions) {
       IsOk());
 }
 
-// Of a program: they raise exceptions, or give no tensors.
+// CrossDeviceOps of a program: they raise exceptions, or give no tensors.
 class FaultyOps final : public distribute::CrossDeviceOps {
  public:
   bool raises = true;
@@ -363,7 +363,7 @@ TEST_P(DistributeRunErrorsTest, SyncDevicesInAReplicaFunction) {
               IsOk());
 }
 
-// multi_timeout: the one that comes late is told at once, and the strategy works afterwards.
+// multi_timeout: the late client is told at once, and the strategy works afterwards.
 constexpr absl::Duration kTimeout = absl::Milliseconds(300);
 
 // `wait_briefly`: a run whose replicas wait for each other for kTimeout.

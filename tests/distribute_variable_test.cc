@@ -654,7 +654,7 @@ struct SavedRow {
   float alone;                    // restored on one
 };
 
-// What is saved of components 1 and 4 on 2 replicas, as a checkpoint has it: on no strategy.
+// The value saved from components 1 and 4 on 2 replicas, as in a checkpoint: on no strategy.
 StatusOr<float> saved_value(Client& client, VariableAggregation aggregation) {
   TESSERA_ASSIGN_OR_RETURN(const Strategy two, distribute::mirrored_strategy(client, {0, 1}));
   TESSERA_ASSIGN_OR_RETURN(DistributedVariable v,

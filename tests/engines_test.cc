@@ -148,7 +148,7 @@ class EnginesTest : public ::testing::TestWithParam<Source> {
     }
   }
 
-  // What the call writes on the GPU, with the engine of the device or another one.
+  // The bytes that the call writes on the GPU, with the engine of the device or another.
   StatusOr<Bytes> on_gpu(const Call& call, const std::vector<Bytes>& inputs, int64_t out_bytes,
                          Engine* engine = nullptr) {
     std::vector<std::shared_ptr<Buffer>> buffers;
@@ -551,7 +551,7 @@ TEST_P(EnginesTest, AnIndexOutOfRangeFailsWhatDependsOnIt) {
                                                    "a dim of 20 elements"));
   EXPECT_THAT(on_gpu(take, {values, bytes}, 120).status(), fails);
   EXPECT_THAT(device_->stream().sync(), fails);
-  // What comes next is not concerned.
+  // Later calls are not affected.
   indices[7] = indices[9] = 0;
   std::memcpy(bytes.data(), indices.data(), bytes.size());
   EXPECT_THAT(on_gpu(take, {values, bytes}, 120), IsOk());
@@ -708,12 +708,12 @@ TEST_P(EnginesTest, RandomNumbers) {
   }
 }
 
-// What is remembered is f32 where the value is f16 or bf16.
+// The optimizer state is f32 where the value is f16 or bf16.
 TEST_P(EnginesTest, StepsOfOptimizers) {
   constexpr int64_t kCount = 1100;  // more than two blocks of the host
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
     const DType remembered = dtype == DType::kFloat64 ? dtype : DType::kFloat32;
-    // What is remembered of squares is not negative.
+    // The state of squares is not negative.
     Bytes squares(kCount * dtype_size(remembered));
     visit_dtype(remembered, [&]<class T>() {
       for (int64_t i = 0; i < kCount; ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Known answers about asynchrony and failure that belong to no other test: what clients are told
-// about one that does not come.
+// Known answers about asynchrony and failure that belong to no other test: the errors that clients
+// get about a client that does not come.
 #include <vector>
 
 #include "absl/status/status.h"

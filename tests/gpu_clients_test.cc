@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(Api, NcclOnSharedGpuTest, ::testing::ValuesIn(nccl::con
 
 // The conformance suite of collectives: the cases of more than half of the form's devices. Making
 // clients takes longer than most cases, so one job runs all of them, one after another, except
-// those that begin or leave a group as no other does.
+// cases that begin or leave a group as no other does.
 class ConformanceOnSharedGpuTest : public JobFormTest {
  protected:
   static Status run_all(const std::vector<Case>& cases) {
@@ -105,7 +105,7 @@ class ConformanceOnSharedGpuTest : public JobFormTest {
         std::fprintf(stderr, "%s: %s\n", c.name.c_str(),
                      absl::FormatDuration(steady_now() - start).c_str());
       }
-      // What failed on purpose.
+      // Clears errors of calls that failed on purpose.
       client.sync_devices().IgnoreError();
       return absl::OkStatus();
     });
@@ -165,7 +165,7 @@ struct Ends {
   StatusCode code_of_death = StatusCode::kCancelled;
   // Whether NCCL may report a lost client first, from a socket that closed.
   bool nccl_may_report_first = false;
-  // Of what takes a while to send.
+  // A tensor that takes a while to send.
   int64_t many_elements = 1 << 16;
 };
 using Body = std::function<Status(Client& client, const Ends& ends)>;
@@ -185,7 +185,7 @@ std::vector<Place> places() {
 class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
  protected:
   static constexpr int kClients = 3;
-  // Of all operations of a test, also of those that are to succeed on a loaded machine.
+  // For all operations of a test, also operations that are to succeed on a loaded machine.
   static constexpr absl::Duration kDeadline = absl::Seconds(10);
 
   void SetUp() override {
@@ -193,7 +193,7 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
     if (const Status gpu = test_gpu_with_nccl(); !gpu.ok()) GTEST_SKIP() << gpu;
   }
 
-  // The body on each client; the first error of those that are to survive.
+  // Runs the body on each client; returns the first error of the survivors.
   static Status run(ClientOptions options, const Body& body,
                     const std::vector<int>& survivors = {0, 1, 2}) {
     options.device_type = DeviceType::kCuda;
@@ -287,7 +287,7 @@ struct Everywhere {
     return self;
   }
   DTensor send() const { return relayout(shards, whole); }
-  // That every element reaches this client: to compare each with an oracle takes seconds.
+  // Checks that every element reaches this client: to compare each with an oracle takes seconds.
   Status expect_works() const {
     TESSERA_ASSIGN_OR_RETURN(const HostTensor<int32_t> held, send().to_host<int32_t>());
     std::vector<int32_t> want(held.data.size());

@@ -222,7 +222,7 @@ TEST(InputSplitTest, AllSizesBatchesAndReplicas) {
     EXPECT_THAT(run_clients({.devices_per_client = num_replicas}, body), IsOk()) << num_replicas;
   }
 }
-// The same with a client for each two replicas and rounds.
+// As above for every third size, with a client for each two replicas, and rounds.
 TEST(InputSplitTest, AllSizesAndBatchesOfClients) {
   const auto body = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Layout layout, replicas_of(client));
@@ -415,7 +415,7 @@ TEST_P(InputTest, Layouts) {
 
 // Errors.
 
-// What is wrong with one client is the same error on all; afterwards the job goes on.
+// A failure on one client is the same error on all; afterwards the job goes on.
 Status expect_step_fails(const Client& client, const Dataset& dataset, const Layout& layout,
                          int64_t step, StatusCode code, const std::vector<std::string>& texts) {
   for (const int prefetch : {0, 1, 4}) {
@@ -591,7 +591,7 @@ TEST_P(InputTest, Refusals) {
           TESSERA_RETURN_IF_ERROR(
               with_context(expect_error(row.loader.status(), row.code, {row.text}), row.name));
         }
-        // What only elements show.
+        // Errors that only elements show.
         return expect_step_fails(client, range.map(plus_one).batch(8), matrix, 0,
                                  StatusCode::kInvalidArgument,
                                  {"step 0 on client ", "layout [replica, -] has 2 dims"});

@@ -418,7 +418,7 @@ TEST_P(BadInputTest, UseAfterShutdown) {
                                 .wait(absl::Seconds(20));
         TESSERA_REQUIRE(absl::IsFailedPrecondition(late) || absl::IsCancelled(late),
                         late.ToString());
-        // What this client holds stays readable.
+        // The elements that this client holds stay readable.
         return expect_iota<float>(x);
       }),
       IsOk());

@@ -38,7 +38,8 @@ using ::testing::HasSubstr;
 // Far beyond the deadline of every test: what ends by it ends as a failure of the test.
 constexpr absl::Duration kNever = absl::Hours(1);
 
-// What the loss of client 1 is to the others. It comes by the loss: no deadline ends a wait here.
+// The error of the other clients after the loss of client 1. The loss causes it: no deadline ends a
+// wait here.
 Status expect_lost(const Status& status) {
   return expect_error(status, StatusCode::kUnavailable, {"client 1 ", "lost"});
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the launchers say of a job that loses a client, by real jobs: which client is the cause
+// The reports of launchers about real jobs that lose a client: which client is the cause
 // (tests/facts/dtensor.md, "Launching").
 #include <sched.h>
 #include <signal.h>

@@ -35,7 +35,7 @@ constexpr int kRounds = kSanitized ? 60 : 300;
 class LentInputsTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, LentInputsTest, ::testing::ValuesIn(kJobForms), job_form_name);
 
-// What is in the memory of a source that was freed too early is the next tensor's -1.
+// The memory of a source that is freed too early gets the next tensor's -1.
 TEST_P(LentInputsTest, SourcesOutliveTheirReaders) {
   static constexpr struct {
     const char* from;

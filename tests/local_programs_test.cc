@@ -36,7 +36,7 @@ Status expect_whole(const DTensor& tensor, const std::vector<T>& elements) {
   return expect_shards<T>(tensor, [&](int64_t i) { return elements[i]; });
 }
 
-// What each device holds is make(device id).
+// Each device holds make(device id).
 template <class T, class Make>
 DTensor from_devices(const Client& client, const Shape& shape, LayoutArg layout, Make make) {
   std::vector<HostTensor<T>> shards;

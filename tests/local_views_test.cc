@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a function of local_map() does with a view that does not exist: of another dtype, of an
-// input that was not given, mapped by eigen() of another rank. Whatever it does, the op fails with
-// the error of the view, and no other memory changes. ASan sees every access out of bounds.
+// Functions of local_map() that use a view that does not exist: of another dtype, of an input that
+// was not given, mapped by eigen() of another rank. Whatever they do, the op fails with the error
+// of the view, and no other memory changes. ASan sees every access out of bounds.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

@@ -50,8 +50,8 @@ namespace {
 // Reports are due after this time instead of 10 s, and then every 30 times as much.
 constexpr absl::Duration kUnit = absl::Milliseconds(50);
 
-// The reports of one process. A gate is opened by the first one that is `expected`, in which "..."
-// stands for any text.
+// The reports of one process. The first report that matches `expected`, in which "..." stands for
+// any text, opens a gate.
 class Reports {
  public:
   Reports(std::string expected, Gate& gate) : expected_(std::move(expected)), gate_(gate) {}
@@ -88,7 +88,7 @@ class Reports {
  private:
   const std::string expected_;
   Gate& gate_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::vector<WaitReport> reports_;
   std::string operation_;
   bool found_ = false;
@@ -206,7 +206,7 @@ class LongWaitsTest : public ::testing::TestWithParam<Row> {};
 INSTANTIATE_TEST_SUITE_P(Rows, LongWaitsTest, ::testing::ValuesIn(kRows),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// What two clients do: both make the call, client 1 when client 0 has reported its wait.
+// Two clients make the call, client 1 when client 0 has reported its wait.
 std::vector<Status> run_row(const Row& row, int num_hosts) {
   Gate gate;
   Reports reports(row.expected, gate);
@@ -249,7 +249,7 @@ TEST_P(LongWaitsTest, TheMissingClientOfAnotherHostIsNamed) {
   EXPECT_THAT(run_row(GetParam(), /*num_hosts=*/2), ::testing::Each(IsOk()));
 }
 
-// A client that waits for one that waits: the one at the end is named too.
+// A client waits for another waiting client: the client at the end of the chain is named too.
 TEST(LongWaitChainsTest, TheClientThatHoldsUpAllOthersIsNamedByAll) {
   constexpr int kClients = 3;
   Gate gate;

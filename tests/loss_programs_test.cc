@@ -149,7 +149,7 @@ std::vector<Case> cases() {
 
 class LossProgramsTest : public ::testing::TestWithParam<Case> {
  protected:
-  // What the others do, with `source` made.
+  // The body of the other clients, with `source` made.
   Status survive(Client& client, const DTensor& source, const DTensor& other) {
     const Call& call = GetParam().call;
     Status status;

@@ -70,7 +70,7 @@ TEST_P(NcclBackendTest, SaysWhoAdds) {
                         result.data[i], " and not ", sum_from(first));
       }
     }
-    // Of all clients.
+    // The calls of all clients are counted.
     TESSERA_RETURN_IF_ERROR(mesh.barrier("added"));
     for (const char* function : {"all_reduce", "reduce_scatter"}) {
       const int num_calls = nccl->num_calls(function);

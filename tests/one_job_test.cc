@@ -25,7 +25,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Of a client: what the body before has left in its process.
+// State that the body before has left in a client's process.
 pid_t pid_of_first = 0;
 const void* runtime_of_first = nullptr;
 
@@ -54,7 +54,7 @@ TEST_P(OneJobTest, TheNextBodyHasTheSameOne) {
               IsOk());
 }
 
-// What a test draws before its body is the same in all processes.
+// A test draws equal numbers before its body in all processes.
 TEST_P(OneJobTest, AllHaveOneSeed) {
   const uint64_t seed = test_seed();
   EXPECT_THAT(run([&](Client& client) -> Status {

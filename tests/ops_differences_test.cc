@@ -183,7 +183,7 @@ class Differences {
     TESSERA_ASSIGN_OR_RETURN(const DTensor weights, formula_as(kWeights, gradient));
     return ops::sum(gradient * weights);
   }
-  // Of whole operands.
+  // Computes with whole operands.
   StatusOr<double> weighted_gradient_at(const std::vector<Dense>& x, size_t source) const {
     Tape tape;
     std::vector<DTensor> operands;
@@ -244,7 +244,7 @@ Status check_all(const Client& client, uint64_t seed, bool is_second) {
   int num_tried = 0;
   std::string failures;
   for (const OpCase& row : rows) {
-    // What functions of the caller do not have.
+    // elementwise() has no gradient, and a gradient of local_map() has none.
     if (row.op == "elementwise" || (is_second && row.op == "local_map")) continue;
     for (int k = 0; k < samples(); ++k) {
       const char* mesh = kMeshes[random() % std::size(kMeshes)];

@@ -226,8 +226,8 @@ class Edges {
     const std::vector<double>& value = split[0][0];
     bool is_finite = true;
     for (const double each : value) is_finite &= std::isfinite(each);
-    // Elements of elementwise operations stand by themselves. Of operands that are broadcast
-    // infinite derivatives are added up, which may have two signs.
+    // Elements of elementwise operations stand by themselves. With broadcast operands, infinite
+    // derivatives are added up, which may have two signs.
     const bool is_elementwise = elementwise_ops().count(row.op) != 0;
     const bool by_element = is_elementwise && has_one_shape(row);
     if (!is_finite && !by_element) return absl::OkStatus();
@@ -477,7 +477,7 @@ TEST_F(ReportedTest, InfinitiesStayInTheBranchThatWasTaken) {
                                     return ops::select(ops::less(large, 10), ops::exp(a), a);
                                   }),
               ElementsAre(1, 0, 1, NanSensitiveDoubleEq(std::exp(1.0))));
-  // What softmax made 0.
+  // Numbers that softmax made 0.
   const DTensor steep_first = make<double>({kInf, 3, 1}, {3}, "[-]");
   const DTensor steep_last = make<double>({0, 3, kInf}, {3}, "[-]");
   for (const char* layout : {"[-]", "[x]"}) {

@@ -4,11 +4,11 @@
 // alone and with dims of equal size. What is checked of each case:
 //
 //   1. whole operands are taken, or refused with a message that begins with the operation's name;
-//   2. under random layouts, partial ones too, the result and the gradients are those of whole
-//      operands, and the refusal has the same text;
+//   2. under random layouts, partial ones too, result and gradients equal the results of whole
+//      operands, and a refusal has the same text;
 //   3. gradients have the shapes of their operands.
 //
-// What results are is in a table. $TESSERA_OPS_SAMPLES says how many layouts are tried for each
+// A table has the expected results. $TESSERA_OPS_SAMPLES says how many layouts are tried for each
 // case: 1; `tools/soak numbers` tries more. The count of cases is printed.
 #include <algorithm>
 #include <cmath>

@@ -116,7 +116,7 @@ TEST_P(OpsFactsTest, LinesOfASplitDim) {
       for (const auto& pair : found) {
         TESSERA_RETURN_IF_ERROR(with_context(same(pair[0], pair[1]), absl::StrCat("size ", size)));
       }
-      // What is gathered: numbers of 4 shards, and not the dim.
+      // Numbers of 4 shards are gathered, and not the dim.
       if (size < 8) continue;
       TESSERA_REQUIRE(absl::StrContains(found[0][0].explain(), "f32 [4, 4]"),
                       found[0][0].explain());

@@ -157,8 +157,8 @@ TEST_P(TapeTest, LeavesGradientsPartialOnRequest) {
               IsOk());
 }
 
-// From the last layer to the first; a source that is used twice waits for both; one that does not
-// lead to the target comes last. The gradients are those of a call without the function.
+// From the last layer to the first; a source that is used twice waits for both; a source that does
+// not lead to the target comes last. The gradients are those of a call without the function.
 TEST_P(TapeTest, HandsOutGradientsAsTheyAreFinished) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Tensors t, set_up(client));

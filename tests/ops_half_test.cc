@@ -11,8 +11,9 @@
 //   h = 3  split: a term of a partial result is rounded by itself. Numbers are positive there, so
 //          that terms do not cancel
 //
-// $TESSERA_OPS_SAMPLES says how many random layouts are tried beside those that split one dim, in
-// both dtypes and at all scales. Unset, a sample is tried: one scale, whole and under one layout.
+// $TESSERA_OPS_SAMPLES says how many random layouts are tried beside the layouts that split one
+// dim, in both dtypes and at all scales. Unset, a sample is tried: one scale, whole and under one
+// layout.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -138,7 +139,7 @@ StatusOr<std::vector<double>> values_of(const DTensor& tensor) {
 
 DTensor tensor_of(const Dense& dense, DType dtype, const Layout& layout) {
   return visit_dtype(dtype, [&]<class T>() {
-    // Not a vector: that of bool has no memory of its elements.
+    // Not a vector: std::vector<bool> has no array of its elements.
     const auto data = std::make_unique<T[]>(dense.data.size() + 1);
     for (size_t i = 0; i < dense.data.size(); ++i) {
       if constexpr (sizeof(T) == 2) {
@@ -161,7 +162,7 @@ bool has_softmax(const std::string& op) {
          op == "attention";
 }
 
-// What one row gives with these numbers.
+// The result of one row with these numbers.
 class HalfRow {
  public:
   HalfRow(const OpCase& row, const Mesh& mesh) : row_(row), mesh_(mesh) {}

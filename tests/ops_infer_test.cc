@@ -118,8 +118,8 @@ double seconds(const Layout& from, const Layout& to, const Shape& shape) {
   return absl::ToDoubleSeconds(plan_relayout(from, to, shape, kDType)->predicted_time());
 }
 
-// What a pair of layouts makes, or nothing where the kernels cannot use it: m, k and n are split by
-// `a` and `b` alike, and no axis has two uses.
+// The layout that a pair of layouts makes, or nothing where the kernels cannot use it: m, k and n
+// are split by `a` and `b` alike, and no axis has two uses.
 std::optional<Layout> product_of(const Layout& a, const Layout& b) {
   if (axes(a, 1) != axes(b, 0)) return std::nullopt;
   std::vector<std::string> used;

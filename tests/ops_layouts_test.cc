@@ -98,7 +98,7 @@ std::string describe(const OpCase& row) {
   return row.out == "-" ? text : absl::StrCat(text, " -> ", row.out);
 }
 
-// Of a row of facts its result, of one of gradients that by its source.
+// The result of a row of facts; the gradient by its source of a row of gradients.
 StatusOr<DTensor> run_row(const Client& client, const OpCase& row,
                           std::map<std::string, Mesh>& meshes) {
   std::vector<DTensor> operands;

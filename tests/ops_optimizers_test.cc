@@ -115,7 +115,7 @@ Optimizer configured(const OptimizerCase& row, bool shard_state) {
   return optimizer;
 }
 
-// What a variable and its gradients are under.
+// The layouts of a variable and its gradients.
 struct Form {
   const char* variable;
   const char* gradient;
@@ -329,7 +329,7 @@ TEST_P(OptimizersTest, StepsAreInPlaceUnlessTheOldValueIsHeld) {
               IsOk());
 }
 
-// What is remembered is computed in f32: 1 - 0.999 is 0 in bf16.
+// The optimizer state is computed in f32: 1 - 0.999 is 0 in bf16.
 TEST_P(OptimizersTest, HalvesAreComputedInF32) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));

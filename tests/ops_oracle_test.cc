@@ -2,12 +2,12 @@
 //
 // Brute force: every operation, with every layout of every operand (by whole axes and by sub-axes,
 // partial by every reduction that the dtype has) on every mesh of up to 8 devices, against the
-// oracle. What is checked of each result:
+// oracle. Checks of each result:
 //
 //   1. it is the oracle's: the terms of a partial one, combined here, are;
 //   2. all devices that hold an element (of one term) hold the same bits;
-//   3. its layout is the one that was asked for (in two calls of three none was); nothing is split
-//      that no operand splits.
+//   3. its layout is the layout asked for (two calls of three ask for none); nothing is split that
+//      no operand splits.
 //
 // $TESSERA_OPS_LAYOUTS says how many combinations of layouts are tried at most for each operation
 // and mesh: then these are evenly spaced, and all where there are no more. CI takes a sample by

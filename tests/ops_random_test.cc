@@ -241,7 +241,7 @@ TEST(RandomFactsTest, Rows) {
 
 // ---- Tensors
 
-// What a distribution draws for a shape under a layout.
+// Draws a tensor of a shape under a layout.
 using Draw = DTensor (*)(const Key& key, const Shape& shape, const StatusOr<Layout>& layout);
 
 template <class T>
@@ -334,7 +334,7 @@ TEST_P(RandomTest, Refusals) {
             refused(random::randint<int32_t>(key, {3}, layout, 5, 5), "randint: from 5 to 5"));
         TESSERA_RETURN_IF_ERROR(
             refused(random::randint<uint8_t>(key, {3}, layout, 0, 257), "both in u8"));
-        // What the dtype does not hold.
+        // Numbers that the dtype does not hold.
         TESSERA_RETURN_IF_ERROR(
             refused(random::uniform<Eigen::half>(key, {3}, layout, 0, 65520),
                     "uniform: numbers from 0 to 65520 may be drawn, and f16 cannot hold 65520"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What operations refuse beside the rows of the table of facts: each message, on every client. And
-// errors of operands and of indices.
+// Calls that operations refuse beside the rows of the table of facts: each message, on every
+// client. And errors of operands and of indices.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -133,7 +133,7 @@ TEST_P(OpsRefusalsTest, IndicesOutOfRangeFailTheResult) {
         };
         const DTensor taken = ops::take(table, indices, 0);
         TESSERA_RETURN_IF_ERROR(fails(taken));
-        // What is computed from it, here and after it was sent, on all clients.
+        // Tensors computed from it fail, here and after it was sent, on all clients.
         const DTensor next = ops::neg(ops::take(table, indices, 0)) + 1;
         TESSERA_RETURN_IF_ERROR(fails(relayout(next, Layout::parse(mesh, "[-, x]"))));
         TESSERA_RETURN_IF_ERROR(fails(next));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a tape knows and for how long, and variables that several threads change.
+// The tensors that a tape knows and for how long, and variables that several threads change.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -109,7 +109,7 @@ TEST_F(TapeTest, WeightsThatAreComputedHoldNoStep) {
   EXPECT_EQ(num_alive(activations), 0);
 }
 
-// What is computed when the tape has ended is recorded by other tapes alone.
+// Operations after the end of a tape are recorded by other tapes alone.
 TEST_F(TapeTest, OtherTapesRecordWhatIsMadeOfTensorsOfAnEndedOne) {
   auto ended = std::make_unique<Tape>();
   Tape tape;

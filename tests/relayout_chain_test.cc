@@ -53,7 +53,7 @@ class Chains {
   std::vector<Layout> draw(std::mt19937_64& random) const {
     std::vector<Layout> chain;
     for (int i = 0; i < kLength; ++i) {
-      // Not std::uniform_int_distribution: its numbers are not the same everywhere.
+      // Not std::uniform_int_distribution: its numbers differ between libraries.
       const std::vector<Layout>& layouts = layouts_[random() % layouts_.size()];
       chain.push_back(layouts[random() % layouts.size()]);
     }

@@ -71,7 +71,8 @@ bool is_in_one_piece(const Box& outer, const Box& inner) {
   return found == wanted.size() && found > 0 && last - first + 1 == static_cast<int64_t>(found);
 }
 
-// What the device holds at once where the source is kept, and shared where it can be.
+// The most bytes that the device holds at once where the source is kept, and shared where it can
+// be.
 int64_t peak_with_source(const RelayoutPlan& plan, int id) {
   const auto bytes = [&](const Box& box) { return box.num_elements() * dtype_size(plan.dtype()); };
   const int64_t source = bytes(plan.from().box(plan.shape(), id));
@@ -101,7 +102,7 @@ int64_t peak_with_source(const RelayoutPlan& plan) {
   return most;
 }
 
-// What the device that holds most holds, where the first step is the last to need the source.
+// The most bytes that any device holds, where the first step is the last to need the source.
 int64_t peak_without_source(const RelayoutPlan& plan) {
   int64_t most = 0;
   for (const PlanStep& step : plan.steps()) {

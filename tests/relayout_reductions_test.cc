@@ -157,7 +157,7 @@ float rough_term(int d, int64_t i) {
          static_cast<float>(i) * 0.1f;
 }
 
-// Of the devices from `first` to before `end`, ascending.
+// Adds the terms of devices `first` to `end` - 1, ascending.
 float sum_of_rough_terms(int first, int end, int64_t i) {
   float sum = rough_term(first, i);
   for (int d = first + 1; d < end; ++d) sum += rough_term(d, i);

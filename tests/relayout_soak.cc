@@ -49,7 +49,7 @@ struct Arguments {
   double worst_us_max = 0;
 };
 
-// What the system has given this process, in bytes.
+// The resident memory of this process, in bytes.
 int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   int64_t total = 0;

@@ -44,7 +44,7 @@ Status there_and_back(const Layout& from, const Layout& to, const Shape& shape) 
   std::optional<DTensor> start = iota<int32_t>(shape, from);
   DTensor there = relayout(*start, to);
   const DTensor back = relayout(there, from);
-  // What shared the memory of the source has it still; the next tensor has other memory.
+  // Tensors that shared the memory of the source keep it; the next tensor has other memory.
   start.reset();
   const DTensor next = full<int32_t>(shape, -1, from);
   if (!from.is_partial() && !to.is_partial()) {
@@ -65,7 +65,7 @@ bool fits(const Mesh& mesh, const Client& client) {
   return true;
 }
 
-// The same layout on a mesh of the client's job.
+// The layout on a mesh of the client's job.
 StatusOr<Layout> on_devices_of(Client& client, const Layout& layout) {
   return layout.with_mesh(layout.mesh().with_runtime(internal::mesh_runtime_of(client)));
 }
@@ -113,7 +113,7 @@ Status all_pairs(const Mesh& mesh, const std::vector<Shape>& shapes, bool partia
   for (const Shape& shape : shapes) {
     for (const Layout& from : layouts) {
       for (const Layout& to : layouts) {
-        // Of those that are left, each with the same chance.
+        // Each remaining pair has an equal chance.
         if (random() % left-- >= wanted) continue;
         --wanted;
         TESSERA_RETURN_IF_ERROR(

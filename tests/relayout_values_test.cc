@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows of tests/facts/relayout.md, Values, on real devices. Those about partial sums that name
-// a reduction are in tests/relayout_reductions_test.cc, PartialSums.
+// The rows of tests/facts/relayout.md, Values, on real devices. Rows about partial sums that name a
+// reduction are in tests/relayout_reductions_test.cc, PartialSums.
 #include <array>
 #include <cstdint>
 #include <string>

@@ -73,7 +73,7 @@ TEST_P(RelayoutViewsTest, ContiguousPartsShareTheMemoryOfTheSource) {
             TESSERA_ASSIGN_OR_RETURN(const ShardView<int32_t> part, view.shard<int32_t>(i));
             const auto offset = static_cast<size_t>(c.offset(client.local_devices()[i].id));
             TESSERA_REQUIRE(whole.data.subspan(offset, part.data.size()) == part.data, c.name);
-            // What the host sees of a GPU is a copy.
+            // The host sees a copy of a GPU's memory.
             TESSERA_REQUIRE(on_gpu || whole.data.data() + offset == part.data.data(), c.name);
           }
           // The result of the view is right when the source is not there any more.
@@ -87,7 +87,7 @@ TEST_P(RelayoutViewsTest, ContiguousPartsShareTheMemoryOfTheSource) {
       IsOk());
 }
 
-// Of a device of the client: how much of its memory is live.
+// The live bytes in the memory of a device of the client.
 uint64_t live_bytes(const Client& client) {
   Runtime& runtime = *internal::runtime_of(client);
   const auto* gpu = dynamic_cast<const cuda::CudaDevice*>(&runtime.device(0));

@@ -63,7 +63,7 @@ TEST_P(SharedReplicasTest, SmallOnesThatNotAllShare) {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=2, z=2}"));
     const std::vector<Layout> layouts = every_layout(mesh, 2, {});
     for (const Shape& shape : {Shape{1, 2}, Shape{3, 1}, Shape{1, 1}}) {
-      // What is in memory beside the tensor.
+      // Another tensor in memory beside this one.
       const DTensor other = full<int32_t>({64}, 7, Layout::replicated(mesh, 1));
       for (size_t i = 0; i < layouts.size() * layouts.size(); i += 13) {
         const Layout& from = layouts[i / layouts.size()];
@@ -128,7 +128,7 @@ TEST_P(SharedReplicasTest, OneCopyForAllDevices) {
       TESSERA_RETURN_IF_ERROR(shared.await());
       tensor = shared;
       TESSERA_RETURN_IF_ERROR(client.sync_devices());
-      // What the clients hold together: each distinct box once, and some bytes of bookkeeping.
+      // The clients together hold each distinct box once, and some bytes of bookkeeping.
       TESSERA_ASSIGN_OR_RETURN(const int64_t together,
                                sum_of_clients(client, static_cast<int64_t>(pool.live_bytes())));
       const int64_t once = num_elements(shape) * int64_t{sizeof(float)};

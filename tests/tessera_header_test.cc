@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a program sees that includes tessera.h alone: a map of its headers, names that no two of its
-// namespaces have, and no door to internals.
+// tessera.h alone gives a program a map of its headers, names that no two of its namespaces share,
+// and no door to internals.
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -20,7 +20,7 @@
 namespace tessera {
 namespace {
 
-// The headers that the comment at the top names, and those that are included.
+// The headers that the comment at the top names, and the included headers.
 struct Headers {
   std::set<std::string> named;
   std::set<std::string> included;

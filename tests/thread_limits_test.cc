@@ -58,8 +58,7 @@ TEST(ThreadLimitsTest, AnyThreadOfAClientMayBeRefused) {
   EXPECT_THAT(run_isolated(absl::Seconds(100), sweep), IsOk());
 }
 
-// The same in a job of two, whose clients have threads for each other; client 1 is the one that is
-// refused.
+// A job of two, whose clients have threads for each other; client 1's threads are refused.
 TEST(ThreadLimitsTest, AnyThreadOfAClientOfTwoMayBeRefused) {
   int num_refusals = 0;
   for (bool connected = false; !connected; ++num_refusals) {

@@ -122,7 +122,7 @@ class OutlivingWorkBetweenClientsTest : public ::testing::TestWithParam<Setting>
 INSTANTIATE_TEST_SUITE_P(Settings, OutlivingWorkBetweenClientsTest,
                          ::testing::Values(Setting::kThreads, Setting::kProcesses));
 
-// Client 1 never takes part. The collective is one that client 0 waits in.
+// Client 1 never takes part. Client 0 waits in the collective.
 TEST_P(OutlivingWorkBetweenClientsTest, OperationsBetweenClientsAreCancelled) {
   Gate is_over;
   const auto body = [&](Client& client) -> Status {

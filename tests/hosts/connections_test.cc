@@ -53,8 +53,8 @@ std::set<int> find_sockets() {
   return sockets;
 }
 
-// The connections between the clients of a job whose clients are threads: those that are made later
-// than the first engine, when all clients have reached the coordinator.
+// The connections between the clients of a job whose clients are threads: only connections made
+// later than the first engine, when all clients have reached the coordinator.
 class Connections {
  public:
   JobSpec job(Backend backend) {
@@ -110,7 +110,7 @@ class ConnectionsTest : public ::testing::TestWithParam<Backend> {};
 INSTANTIATE_TEST_SUITE_P(Backends, ConnectionsTest, ::testing::ValuesIn(backends()),
                          [](const auto& info) { return std::string(backend_name(info.param)); });
 
-// Every client makes every call, also after one that has failed.
+// Every client makes every call, also after a failed call.
 TEST_P(ConnectionsTest, AreMadeAgainForLaterCalls) {
   Connections connections;
   Verdicts verdicts[kCalls];

@@ -34,7 +34,7 @@ std::vector<Case> cases() {
   conformance::limit_sweeps(all, {.f32 = 2, .other_dtypes = 0});
   uint32_t number = first_seed();
   std::erase_if(all, [&](const Case& c) {
-    // That one waits for 5 s.
+    // sender_looks_late waits for 5 s.
     const bool is_possible =
         c.num_members >= 2 && c.num_members <= 4 && c.name != "sender_looks_late";
     return !is_possible || ++number % 4 != 0;

@@ -73,7 +73,7 @@ Status go_on(const Client& client, std::vector<int> rest) {
 
 struct Interruption {
   const char* name;
-  // What happens to host 1.
+  // The failure of host 1, and its repair.
   Status (*strike)(const Hosts& hosts);
   Status (*repair)(const Hosts& hosts);
   Backend backend = Backend::kAuto;
@@ -176,8 +176,8 @@ TEST_P(InterruptionTest, InABarrier) {
 }
 
 // The link is interrupted at any moment of a series of barriers. The clients of a host pass as many
-// as each other. Those of the other host may pass one more or less: the letters of one host have
-// arrived, and those of the other have not.
+// as each other. Clients of the other host may pass one more or less: the letters of one host have
+// arrived, and the other's have not.
 TEST_P(BarriersTest, ClientsOfAHostPassTheSameBarriers) {
   TESSERA_MAKE_HOSTS(hosts, 2);
   struct Counts {

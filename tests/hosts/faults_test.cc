@@ -4,7 +4,7 @@
 // makes another call, or the cable of its host is out, while all make random calls. A short form is
 // in CI; tools/soak faults runs 300 on one host and 300 on two.
 //
-// What must hold after each fault:
+// Invariants after each fault:
 //   1. every call of every survivor returns, a call with a deadline at most a second after it;
 //   2. a result that is OK has the right values;
 //   3. where all devices of the mesh meet in a call, the survivors that fail in it get one Status;
@@ -127,7 +127,7 @@ Trial make_trial(uint64_t seed, bool two_hosts) {
   return trial;
 }
 
-// What the clients found.
+// The results that the clients found.
 struct Found {
   struct Result {
     int code;
@@ -253,7 +253,7 @@ class Program {
     return absl::OkStatus();
   }
 
-  // A job of those that are left.
+  // A mesh of the clients that are left.
   Status go_on(Client& client) const {
     std::vector<int> left = {0, 1, 2, 3};
     if (trial_.is_loss()) std::erase(left, trial_.victim);
@@ -271,7 +271,7 @@ class Program {
   Gate& started_;
 };
 
-// What is wrong with what the clients found, a line each; empty if nothing is.
+// The errors in the results of the clients, a line each; empty if there are none.
 class Judge {
  public:
   Judge(const Trial& trial, const Found& found, absl::Duration most_late)

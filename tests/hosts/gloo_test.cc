@@ -80,7 +80,7 @@ TEST(GlooLossTest, SurvivorsAreToldOfAKilledClient) {
   EXPECT_THAT(statuses[1], IsOk());
 }
 
-// What two clients are told when TESSERA_INTERFACE says `name`.
+// The statuses of two clients when TESSERA_INTERFACE says `name`.
 std::vector<Status> meet_by_interface(const char* name) {
   setenv("TESSERA_INTERFACE", name, /*overwrite=*/1);
   std::vector<Status> statuses =

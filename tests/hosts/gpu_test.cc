@@ -165,7 +165,7 @@ TEST(GpusOfTwoHostsTest, ALateClientIsNamedAtTheDeadline) {
               IsOk());
 }
 
-// The clients of both hosts are told, and those that are left go on.
+// The clients of both hosts are told, and the survivors go on.
 TEST(GpusOfTwoHostsTest, ALostClientIsNamed) {
   for (const int victim : {1, 3}) {
     const GpusOfTwoHosts job(4);

@@ -35,7 +35,7 @@ namespace {
 constexpr char kMakeHosts[] = "tests/hosts/make_hosts";
 constexpr char kInHost[] = "tests/hosts/in_host";
 constexpr int kCannotBeMade = 77;
-// What make_hosts runs: one line, with the hosts.
+// The command that make_hosts runs: it prints one line, with the hosts.
 constexpr char kTellHosts[] = "echo \"$TESSERA_TEST_HOSTS.\"; exec sleep infinity";
 constexpr absl::string_view kEndOfHosts = " .\n";
 // make_hosts needs half a second on an idle machine.
@@ -72,7 +72,7 @@ StatusOr<Child> start(const std::vector<std::string>& command,
   return Child{pid, FileDescriptor(ends[0])};
 }
 
-// What comes from a child, up to this text or its end.
+// The output of a child, up to this text or its end.
 std::string read_output(int file, std::optional<absl::string_view> last = std::nullopt) {
   const absl::Time deadline = steady_now() + kMostSetUp;
   std::string text;
@@ -224,7 +224,7 @@ std::vector<Status> run_on_hosts(const Hosts& hosts, const HostsJob& job, const 
   options.num_clients = num_clients;
   options.num_local_devices = job.devices_per_client;
   options.token = random_token();
-  // A host that is killed takes the client's process along, and not the one that opens this.
+  // A host that is killed takes the client's process along, and not the process that opens this.
   Gate ended;
 
   const auto serve = [&]() -> Status {

@@ -9,10 +9,10 @@
 //     EXPECT_THAT(status, IsOk());
 //   }
 //
-// What makes hosts of them:
+// Properties of these hosts:
 //   1. processes of two hosts have no memory in common, except what the test maps before it forks
 //      them (Shared, Gate, Verdicts): /dev/shm, /tmp, System V IPC, process ids and abstract
-//      sockets are those of the host;
+//      sockets are the host's own;
 //   2. all that passes between two hosts is counted at eth0 (sent_bytes());
 //   3. when the process that made them ends, killed or not, the kernel removes them with all that
 //      runs in them.
@@ -54,7 +54,7 @@ class Hosts {
   // Moves it to the network of the hosts (10.77.0.254), and nothing else.
   Status enter_login() const { return move_to(login_); }
 
-  // What happens to a host, from a process outside of all hosts. Both ends see that the cable is
+  // Pulls or plugs a host's cable, from a process outside of all hosts. Both ends see that it is
   // out.
   Status set_link(int host, bool is_up) const {
     return in_host(host, {"--link", is_up ? "up" : "down"});
@@ -70,11 +70,11 @@ class Hosts {
   // Ends well if the command does, there. In /, with the environment of the test.
   Status in_host(int host, const std::vector<std::string>& command) const;
 
-  // The processes that hold login and hosts, and the one that made them.
+  // The processes that hold login and hosts, and the process that made them.
   std::vector<pid_t> holders() const;
 
  private:
-  // What setns() takes, in its order.
+  // The namespaces for setns(), in its order.
   using Namespaces = std::vector<FileDescriptor>;
   struct Process {
     explicit Process(pid_t pid) : pid(pid) {}
@@ -110,7 +110,7 @@ constexpr bool kHasGloo = true;
 constexpr bool kHasGloo = false;
 #endif
 
-// What eth0 has sent and received, in bytes with their headers; of the host that the caller is in.
+// The bytes that eth0 of the caller's host has sent and received, with headers.
 StatusOr<int64_t> sent_bytes();
 StatusOr<int64_t> received_bytes();
 
@@ -121,15 +121,15 @@ struct HostsJob {
   bool coordinator_is_hosted = true;
   // Over the whole job; far above what any test needs.
   absl::Duration deadline = absl::Seconds(100);
-  // Of every client, except ids, address and token.
+  // The options of every client, except ids, address and token.
   ClientOptions options = {};
   // Runs beside the clients in a process outside of all hosts.
   std::function<Status()> outside = [] { return absl::OkStatus(); };
 };
 
 // Each client is a process of its host; ids go up from host to host. As of run_processes(): a
-// failure of one does not stop the others, none shuts down by itself, and the Status of one that
-// died is Aborted. The last Status is that of `outside` and of the coordinator's process.
+// failure of one does not stop the others, none shuts down by itself, and the Status of a client
+// that died is Aborted. The last Status is for `outside` and the coordinator's process.
 std::vector<Status> run_on_hosts(const Hosts& hosts, const HostsJob& job, const ClientBody& body);
 
 }  // namespace tessera::testing

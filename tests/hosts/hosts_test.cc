@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tests of several hosts rest on: hosts have no memory in common, all that passes between them
-// is counted, failures are what they are said to be, and nothing is left behind.
+// The assumptions of tests of several hosts: hosts have no memory in common, all traffic between
+// them is counted, failures are as described, and nothing is left behind.
 #include "tests/hosts/hosts.h"
 
 #include <arpa/inet.h>
@@ -297,7 +297,7 @@ TEST(HostsTest, CommandsRunInAHost) {
               IsOk());
 }
 
-// What is left when a test is killed while clients run in its hosts: nothing.
+// A test that is killed while clients run in its hosts leaves nothing behind.
 TEST(HostsTest, NothingIsLeftOfAKilledTest) {
   struct Pids {
     std::atomic<pid_t> all[16];

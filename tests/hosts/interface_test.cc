@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The interface by which clients of two hosts meet: what they are told of one that cannot lead
+// The interface by which clients of two hosts meet: the errors for an interface that does not lead
 // from host to host.
 #include <string>
 #include <vector>

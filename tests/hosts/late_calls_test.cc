@@ -177,7 +177,7 @@ TEST(LateCallsTest, NextCallDoesNotTakeTheVerdictOfItsHost) {
       IsOk());
 }
 
-// A call that is the same as the one that was given up is late, and is told so.
+// A call equal to the call that was given up is late, and is told so.
 TEST(LateCallsTest, TheSameCallTakesTheVerdict) {
   for (const std::vector<std::string>& hosts :
        {std::vector<std::string>{"host-a", "host-a", "host-b"}, {"host-a", "host-b", "host-b"}}) {

@@ -46,7 +46,7 @@ class LaunchingOnHostsTest : public ::testing::Test {
     const std::filesystem::path mpi = "tests/mpi/mpi_client";
     const std::string mpi_client =
         std::filesystem::exists(mpi) ? std::filesystem::canonical(mpi).string() : "";
-    // By its name mpirun takes "ssh" for one that knows options.
+    // By its name mpirun takes "ssh" for an agent that knows options.
     const std::string ssh = temporary("agent");
     std::ofstream(ssh) << "#!/bin/sh\n"
                           "case $1 in host-a) k=0 ;; host-b) k=1 ;; esac\n"

@@ -65,7 +65,7 @@ Status expect_values(absl::Span<const float> got, const std::function<float(int6
   return absl::OkStatus();
 }
 
-// What one client does of an operation. Each has one device.
+// A client's part in an operation. Each client has one device.
 struct Member {
   Client& client;
   const Group& group;
@@ -115,7 +115,7 @@ Status broadcast(const Member& m) {
   return expect_values(out, [](int64_t i) { return value(0, i); });
 }
 
-// What all members say has arrived. A few letters pass, and no tensor.
+// A barrier of all members. A few letters pass, and no tensor.
 Status barrier(const Member& m) { return m.mesh.barrier("met", kTimeout); }
 
 // A tensor of 12 MiB, where the value of each element is its number, and back.
@@ -138,7 +138,7 @@ Status relayout_of_sums(const Member& m) {
                               [&](int64_t i) { return sum_of_values(m.size(), i); });
 }
 
-// What the bounds depend on: a host with L of the P members, of H hosts.
+// The parameters of the bounds: a host with L of the P members, of H hosts.
 struct HostPlace {
   double L, P, H;
   // As many members on all hosts.
@@ -146,8 +146,8 @@ struct HostPlace {
   bool has_root;
 };
 
-// What a host sends at least and at most, in S, without headers. At least: what other hosts cannot
-// do without. At most: a table of docs/internals/between_hosts.md.
+// The bytes that a host sends at least and at most, in S, without headers. At least: the bytes that
+// other hosts cannot do without. At most: a table of docs/internals/between_hosts.md.
 struct Traffic {
   Operation operation;
   const char* name;
@@ -196,7 +196,7 @@ constexpr double kLetters = 0.05;
 struct Form {
   const char* name;
   std::vector<int> clients_per_host;
-  // Of what each host sends; empty: none.
+  // The rate of each host's sends; empty: no limit.
   const char* rate = "";
   Backend backend = Backend::kAuto;
 };
@@ -210,7 +210,7 @@ std::vector<Form> forms() {
   return all;
 }
 
-// What a client plans with.
+// The topology and rate that a client plans with.
 struct Found {
   std::atomic<uint64_t> topology;  // its hash
   std::atomic<double> bytes_per_s;

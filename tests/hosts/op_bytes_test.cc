@@ -63,7 +63,8 @@ using network::Engine;
 constexpr int kDevices = 4;
 constexpr const char* kMeshes[] = {"{x=4}", "{x=2, y=2}"};
 
-// What the client of this process has received for runs of groups: letters have other tags.
+// The bytes that the client of this process has received for runs of groups: letters have other
+// tags.
 std::atomic<int64_t> received{0};
 
 class CountingEngine final : public Engine {
@@ -155,7 +156,7 @@ StatusOr<std::vector<OpCase>> cases() {
   return cases;
 }
 
-// What is promised to the device at a position.
+// The bytes promised to the device at a position.
 struct Promise {
   int64_t bytes = 0;
   // How far it may be away, by the chunks of all_reduces.
@@ -215,7 +216,7 @@ StatusOr<Promise> promise_of(const OpCase& row, const std::vector<DTensor>& oper
   return promise;
 }
 
-// Of the tensor, from a reading of the count on.
+// Checks the bytes received for the tensor, from a reading of the count on.
 Status check_received(const DTensor& tensor, int64_t before, const Promise& promise) {
   TESSERA_RETURN_IF_ERROR(tensor.await());
   const int64_t bytes = received - before;
@@ -282,7 +283,7 @@ class Sampler {
                         absl::StrCat("read as ", to.to_string()));
   }
 
-  // What explain() says of moves is what was counted.
+  // The moves in explain() have the bytes that were counted.
   static Status check_explained(const DTensor& result, const Promise& promise) {
     std::vector<std::string> lines;
     for (absl::string_view line : absl::StrSplit(result.explain(), '\n')) {

@@ -3,10 +3,10 @@
 // A rank of mpi_test, as a user's MPI program.
 //
 //   engine CASE...  cases of the suite for engines (engine_conformance.h) on the engine on MPI
-//   losing CASE     one of those that lose rank 1
+//   losing CASE     a case of the suite that loses rank 1
 //   collectives     the conformance suite of collectives for as many members as ranks, two hosts
-//   hosts           the ranks are on two hosts of make_hosts: the same without sweeps in one job,
-//                   relayouts and barriers, and what eth0 of each host sends for an all_reduce
+//   hosts           the ranks are on two hosts of make_hosts: the suite without sweeps in one job,
+//                   relayouts and barriers, and the bytes that eth0 sends for an all_reduce
 //   two_engines     two clients of one process, one on UCX and one on MPI
 //   finalize        MPI_Finalize() while the client still lives
 //

@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What the ranks print.
+// The output of the ranks.
 std::string run_ranks(int num_ranks, std::vector<std::string> arguments) {
   std::vector<std::string> command = {"mpirun",
                                       "-n",
@@ -56,7 +56,7 @@ struct EngineRun {
   bool loses_rank_1 = false;
 };
 
-// Those of two ranks together, except one that forks. What is lost is lost to the whole run.
+// Cases of two ranks run together, except a case that forks. A loss is lost to the whole run.
 std::vector<EngineRun> engine_runs() {
   std::vector<EngineRun> runs = {{"of_two_ranks", 2, {}}};
   for (const network::EngineCase& c : network::engine_cases()) {

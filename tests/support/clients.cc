@@ -18,7 +18,7 @@
 namespace tessera::testing {
 namespace {
 
-// What clients of the job have in common, all on this machine.
+// The options that all clients of the job share; they are on this machine.
 ClientOptions common_options(const JobSpec& spec, const ReservedPort& port) {
   ClientOptions options = spec.options;
   options.coordinator = absl::StrCat("127.0.0.1:", port.port());

@@ -36,13 +36,13 @@ struct JobSpec {
   Setting setting = Setting::kThreads;
   int num_clients = 1;
   int devices_per_client = 1;
-  // Of each client, where they differ.
+  // The number of devices of each client, where it differs.
   std::vector<int> num_devices = {};
   // Over the whole job; far above what any test needs.
   absl::Duration deadline = absl::Seconds(100);
-  // Of every client, except ids, address and token.
+  // The options of every client, except ids, address and token.
   ClientOptions options = {};
-  // The same: doubles and faults.
+  // Doubles and faults, also for every client.
   internal::ClientHooks hooks = {};
 };
 
@@ -58,7 +58,7 @@ Status run_clients(const JobSpec& spec, const ClientBody& body);
 
 // For tests of loss: a failure of one client does not stop the others, and each client's Status is
 // returned. Clients do not shut down by themselves. In run_processes() each is a process of its own
-// (Aborted for one that died); in run_threads() a thread of this one, and is gone when its body
+// (Aborted if it died); in run_threads() a thread of this process, and is gone when its body
 // returns.
 std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body);
 std::vector<Status> run_threads(const JobSpec& spec, const ClientBody& body);

@@ -120,7 +120,7 @@ class CoordinatorTest : public ::testing::Test {
     for (size_t i = 0; i < count; ++i) threads.emplace_back([&body, i] { body(i); });
     for (std::thread& thread : threads) thread.join();
   }
-  // What each client is told by one call that all make.
+  // The Status of each client from one call that all make.
   template <class Clients>
   static std::vector<Status> on_all(const Clients& clients,
                                     const std::function<Status(Coordinator&)>& body) {

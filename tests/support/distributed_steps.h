@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tests say about the steps of data sets of strategies.
+// Checks of the steps of data sets of strategies.
 //
 // Steps are texts of i64 elements by replica: parse_steps("0 1 / 2; 3 / -") has two steps of two
 // replicas.
@@ -30,7 +30,8 @@
 
 namespace tessera::testing {
 
-// What the local replicas hold of a tensor, by their ids: "0 1". Every shard of a replica holds it.
+// The values of a tensor on the local replicas, by their ids: "0 1". Every shard of a replica holds
+// them.
 inline StatusOr<std::vector<std::string>> texts_of(const distribute::Strategy& strategy,
                                                    const distribute::DistributedValues& values) {
   std::vector<std::string> texts(strategy.num_replicas_in_sync());

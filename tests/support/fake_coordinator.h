@@ -65,7 +65,7 @@ class FakeJob {
   std::vector<std::unique_ptr<Client>> clients_;
 
   std::atomic<int> num_calls_{0};
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
   bool is_answering_ = true;

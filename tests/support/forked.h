@@ -35,7 +35,7 @@ namespace tessera::testing {
 
 // Runs `body` in a forked child with a deadline, and returns its Status; a crash is Aborted.
 Status run_isolated(absl::Duration deadline, const std::function<Status()>& body);
-// The same in so many children at a time; `body` is told which one it is in.
+// As run_isolated(), in so many children at a time; `body` gets the child's number.
 std::vector<Status> run_forked(int num_children, absl::Duration deadline,
                                const std::function<Status(int child)>& body);
 

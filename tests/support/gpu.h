@@ -18,7 +18,7 @@ bool is_test_gpu_asked_for();
 // OK where a process can use a GPU; else why there is none to use.
 Status test_gpu();
 
-// The same for NCCL as well.
+// As test_gpu(), for NCCL as well.
 Status test_gpu_with_nccl();
 
 }  // namespace tessera::testing

@@ -26,7 +26,7 @@ Status run_on_gpu(const Client& client, const Device& device, const std::vector<
       dynamic_cast<cuda::CudaDevice&>(internal::runtime_of(client)->device(device.ordinal));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<cuda::Stage> stage,
                            cuda::Stage::create(gpu.queue().api(), gpu.gpu()));
-  // What was started and dropped still needs its group.
+  // Work that was started and dropped still needs its group.
   std::vector<std::shared_ptr<cuda::StagedGroup>> groups;
   const auto staged = [&](const std::vector<int>& ids) -> StatusOr<Group> {
     TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> group,

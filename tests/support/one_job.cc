@@ -36,7 +36,7 @@ namespace {
 constexpr absl::Duration kGrace = absl::Seconds(20);
 constexpr absl::Duration kEndLimit = absl::Seconds(60);
 
-// What the clients are told, one byte: the next body may begin.
+// The byte that tells clients: the next body may begin.
 constexpr char kGoOn = 'g';
 
 struct ClientProcess {
@@ -134,7 +134,7 @@ class OneJob : public ::testing::Environment {
     if (status.ok()) {
       Client client = *client_;
       status = body(client);
-      // What failed on purpose is not the next body's.
+      // Errors made on purpose must not reach the next body.
       client.sync_devices().IgnoreError();
     }
     report(status);
@@ -235,7 +235,7 @@ class OneJob : public ::testing::Environment {
   std::string token_;
   bool is_over_ = false;
   std::vector<ClientProcess> clients_;
-  // Of a client.
+  // The state of a client's process.
   int id_ = -1;
   ClientProcess own_;
   std::optional<Client> client_;

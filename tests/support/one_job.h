@@ -12,7 +12,7 @@
 // The program forks its clients before the first test, and they walk through the same tests: so all
 // have the bodies, which no process could be given later. In them run() calls the body with the one
 // Client of the process, reports its Status to the test program, and waits until all have reported.
-// What clients print to stdout is dropped, and only the test program reports tests.
+// The stdout of clients is dropped, and only the test program reports tests.
 //
 // Invariants:
 //   1. all processes call run() in the same order, so the filter selects the same tests in each;

@@ -203,7 +203,7 @@ StatusOr<DTensor> make_tensor(const Client& client, const OpOperand& operand,
   return from_shards<T>(operand.shape, layout, shards);
 }
 
-// Of the dense result.
+// Sums over the dense result.
 struct Sums {
   double sum = 0, squares = 0, weighted = 0;
   double absolute = 0, absolute_weighted = 0;

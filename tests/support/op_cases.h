@@ -36,7 +36,7 @@ struct OpCase {
   std::map<std::string, std::string> attributes;
   std::vector<OpOperand> operands;
   std::string out;  // "-": none
-  // Of a result.
+  // The result.
   Shape shape;
   DType dtype = DType::kFloat32;
   std::string layout;  // "*": any
@@ -44,14 +44,14 @@ struct OpCase {
   double sum = 0, squares = 0, weighted = 0;
   std::vector<std::pair<int64_t, double>> at;
   double tolerance = 0;
-  // Of a gradient: the cotangent of the result, "1" where that is a scalar, and by which operand.
+  // For a gradient: the cotangent of the result, "1" where that is a scalar, and the operand.
   std::string seed;
   int source = 0;
-  // Of a refusal: the code, then texts that the message contains. Empty: there is a result.
+  // For a refusal: the code, then texts that the message contains. Empty: there is a result.
   std::vector<std::string> error;
 
   bool has(const std::string& attribute) const { return attributes.count(attribute) != 0; }
-  // Of an attribute that the row has.
+  // The value of an attribute that the row has.
   int64_t integer(const std::string& attribute) const;
   double real(const std::string& attribute) const;
   // "[1, -2]".
@@ -60,8 +60,8 @@ struct OpCase {
 
 StatusOr<std::vector<OpCase>> read_op_cases();
 // A row without an answer, of the first 8 columns: id, op, attributes, meshes, dtypes, shapes,
-// layouts, formulas. Of meshes and layouts "-" leaves them out. Its dtype is the attribute of that
-// name, or else that of its first operand.
+// layouts, formulas. "-" leaves out meshes or layouts. Its dtype is the attribute of that name,
+// else the first operand's.
 StatusOr<OpCase> make_op_case(const std::vector<std::string>& cells);
 // The rows of ops/testdata/gradients_cases.tsv.
 StatusOr<std::vector<OpCase>> read_gradient_cases();

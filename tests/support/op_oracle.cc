@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the parts of the oracle have in common, elementwise operations, and reductions.
+// The common part of the oracle, elementwise operations, and reductions.
 #include "tests/support/op_oracle.h"
 
 #include <algorithm>
@@ -73,7 +73,7 @@ std::vector<bool> reduced_dims(const OpCase& row, size_t rank) {
   return reduced;
 }
 
-// What fn gives of the elements that are reduced to one.
+// Applies fn to the elements that are reduced to one.
 Dense reduce(const OpCase& row, const Dense& x, DType dtype,
              const std::function<double(const Values&)>& fn) {
   const std::vector<bool> reduced = reduced_dims(row, x.shape.size());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle of operations: what the operation of a row gives for whole operands, by its definition
+// The oracle of operations: the result of a row's operation for whole operands, by its definition
 // in tests/facts/ops.md.
 //
 // Each result is written as a function of the index of an element, in loops over doubles, and
-// shares no code with ops/. Values of integer dtypes are those that a double has exactly, so
-// nothing wraps; f32 is not rounded.
+// shares no code with ops/. Values of integer dtypes are exact in a double, so nothing wraps; f32
+// is not rounded.
 #ifndef TESSERA_TESTS_SUPPORT_OP_ORACLE_H_
 #define TESSERA_TESTS_SUPPORT_OP_ORACLE_H_
 

@@ -223,7 +223,7 @@ Dense matmul(const OpCase&, Tensors x) {
   return result;
 }
 
-// Of an equation with an arrow, without blanks.
+// Requires an equation with an arrow, without blanks.
 Dense einsum(const OpCase& row, Tensors x) {
   const std::vector<std::string> sides = absl::StrSplit(row.attributes.at("equation"), "->");
   const std::vector<std::string> inputs = absl::StrSplit(sides[0], ',');
@@ -345,7 +345,7 @@ struct Windows {
         padding(row.integers("padding")) {
     if (row.has("dilation")) dilation = row.integers("dilation");
   }
-  // Of the result along height (0) or width (1).
+  // The size of the result along height (0) or width (1).
   int64_t size(int k, int64_t of) const {
     const int64_t reach = (window[k] - 1) * dilation[k] + 1;
     return (of + padding[2 * k] + padding[2 * k + 1] - reach) / strides[k] + 1;

@@ -100,7 +100,7 @@ Status check_value_row(const Client& client, const OpCase& row,
   const DTensor result = op_table().at(row.op)(row, operands, out);
   if (!row.error.empty()) return check_refusal(row, result.status());
   if (sends_nothing(row) && row.out == "-") {
-    // Of a composition the last operation is explained.
+    // A composition explains its last operation.
     for (absl::string_view line : absl::StrSplit(result.explain(), '\n')) {
       TESSERA_REQUIRE(!absl::EndsWith(line, " to a device at most") ||
                           absl::EndsWith(line, ", 0 B to a device at most"),

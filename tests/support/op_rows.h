@@ -18,12 +18,12 @@
 
 namespace tessera::testing {
 
-// Of read_op_cases(): values, dtype, shape and layout of the result, that operands which agree are
-// not moved, or the refusal. `meshes` keeps the meshes.
+// Checks a row of read_op_cases(): values, dtype, shape and layout of the result, that operands
+// which agree are not moved, or the refusal. `meshes` keeps the meshes.
 Status check_value_row(const Client& client, const OpCase& row,
                        std::map<std::string, Mesh>& meshes);
 
-// Of read_gradient_cases(): the gradient by the row's source, and its layout.
+// Checks a row of read_gradient_cases(): the gradient by the row's source, and its layout.
 Status check_gradient_row(const Client& client, const OpCase& row,
                           std::map<std::string, Mesh>& meshes);
 

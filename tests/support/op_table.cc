@@ -104,7 +104,7 @@ ops::Pool2dOptions pool2d_options(const OpCase& row) {
 
 // ---- Functions of the caller
 
-// Of one to three tensors: a^2 - 2a; ab - a; ak for a positive integer k, else b.
+// A function of one, two or three tensors: a^2 - 2a; ab - a; ak for a positive integer k, else b.
 DTensor function_of_elements(Operands x, const ops::Out& out) {
   if (x.size() == 1) return ops::elementwise([](double a) { return a * a - 2 * a; }, x[0], out);
   if (x.size() == 2) {
@@ -131,7 +131,7 @@ DTensor weighed(const DTensor& x) {
   const bool stays = !op.has_value() || op == ReduceOp::kSum || op == ReduceOp::kAvg;
   const Layout whole = x.layout().without_partial();
   const Layout layout = stays ? x.layout() : whole;
-  // Of a gradient inputs are x, the result and the cotangent.
+  // The inputs of the gradient are x, the result and the cotangent.
   return local_map(layout, x.shape(), DType::kFloat64, {relayout(x, layout)},
                    [](LocalContext& local) { weigh(local, 0); },
                    {LocalGradient{whole, [](LocalContext& local) { weigh(local, 2); }}});

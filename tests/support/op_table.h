@@ -15,7 +15,8 @@
 namespace tessera::testing {
 
 using Operands = absl::Span<const DTensor>;
-// Runs the operation of the row with its attributes. Of several results the one that the row is of.
+// Runs the operation of the row with its attributes. Where there are several results, returns the
+// row's.
 using RunOp = DTensor (*)(const OpCase& row, Operands x, const ops::Out& out);
 
 const std::map<std::string, RunOp>& op_table();

@@ -5,10 +5,10 @@
 //
 //   testing::RandomStalls stalls(seed);  // until it goes out of scope
 //
-// What a lock-free protocol takes for a few instructions then takes a thousand times as long, at
-// any of them: one run meets more orders of events than hours of plain repetition. A thread sends
-// signals to the others, whose handler sleeps; system calls see EINTR, as they may anyway. Not
-// under ThreadSanitizer, which holds signals back until a thread is in a system call.
+// A few instructions of a lock-free protocol then take a thousand times as long, at any point: one
+// run meets more orders of events than hours of plain repetition. A thread sends signals to the
+// others, whose handler sleeps; system calls see EINTR, as they may anyway. Not under
+// ThreadSanitizer, which holds signals back until a thread is in a system call.
 #ifndef TESSERA_TESTS_SUPPORT_RANDOM_STALLS_H_
 #define TESSERA_TESTS_SUPPORT_RANDOM_STALLS_H_
 

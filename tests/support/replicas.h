@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tests of distribute/ say about values of replicas.
+// Helpers for tests of distribute/: values of replicas and their checks.
 //
 //   PerReplica values = values_of<float>(client, strategy, [](int r) { ... });
 //   DTensor sum = strategy.reduce(ReduceOp::kSum, values);
@@ -101,7 +101,7 @@ Status expect_local(const distribute::PerReplica& value,
   return absl::OkStatus();
 }
 
-// What a replica has.
+// A scalar of a replica.
 inline DTensor scalar(distribute::ReplicaContext& replica, float value) {
   return full<float>({}, value, Layout::replicated(replica.mesh(), 0));
 }

@@ -70,7 +70,7 @@ RuleDims make_dims(std::vector<int> factors, absl::FunctionRef<int(int)> below) 
   return dims;
 }
 
-// Of a dim that has no factor 1.
+// A dim without factors has size 1.
 Shape make_shape(const Rule& rule, const RuleDims& dims) {
   Shape shape;
   for (const RuleDim& dim : dims) {
@@ -259,9 +259,9 @@ class Search {
     return false;
   }
 
-  // What each factor of a dim is split by. The last one takes all that is left; one before it takes
-  // an axis that divides what is left of it, and leaves the next ones where nothing is left. An
-  // axis that does neither ends it: parts of axes of prime sizes there are none.
+  // The axes that split each factor of a dim. The last factor takes all axes that are left. An
+  // earlier factor takes an axis that divides its remaining size, and passes the next axes on where
+  // nothing remains. Any other axis ends the deal: axes of prime sizes have no parts.
   void deal(const RuleDims& dims, const Layout& layout, std::vector<Axes>& lists) {
     for (size_t dim = 0; dim < dims.size(); ++dim) {
       const RuleDim& factors = dims[dim];
@@ -282,7 +282,7 @@ class Search {
     }
   }
 
-  // The reduction that passes is that of the first carrier that is partial by one that may.
+  // The reduction that passes is the first carrier's that is partial by a permitted reduction.
   bool passes(size_t operand) const {
     const Rule& rule = given_.rule;
     std::optional<ReduceOp> first;
@@ -422,8 +422,8 @@ class Search {
     return times_[key] = time;
   }
 
-  // What a device needs of a moved dim: from the first to the last index that its part of the
-  // factor names, or nothing; where the dim is periodic perhaps outside of it.
+  // The indices of a moved dim that a device needs: from the first to the last that its part of the
+  // factor names, or none; where the dim is periodic perhaps outside of it.
   static std::pair<int64_t, int64_t> range_of(const ops::Reach& reach, int64_t begin, int64_t end,
                                               int64_t size) {
     std::vector<int64_t> indices;
@@ -459,7 +459,7 @@ class Search {
     int64_t most = 0;
     for (int64_t position = 0; position < mesh_.size(); ++position) {
       const Box own = layout.box(shape, position);
-      // What is needed, and how much of it the device has.
+      // The number of elements needed, and how many of them the device has.
       int64_t needed = 1;
       int64_t kept = 1;
       bool is_inside = true;
@@ -493,7 +493,7 @@ class Search {
     return link.latency_s + static_cast<double>(most * dtype_size(kDType)) * link.seconds_per_byte;
   }
 
-  // A moved dim keeps its own axes, up to one that the operand uses for something else.
+  // A moved dim keeps its own axes, up to an axis that the operand uses for something else.
   Layout operand_of(const Chosen& chosen, size_t operand) const {
     const RuleDims& dims = given_.rule.operands[operand];
     std::vector<DimSharding> lists = lists_of(dims, chosen);

@@ -35,20 +35,20 @@ struct RuleCase {
 // below(n) is in [0, n). `is_searched`: on a mesh whose axes have prime sizes, with layouts by
 // whole axes, so that check_inference() can compare with all assignments.
 RuleCase make_rule_case(absl::FunctionRef<int(int)> below, bool is_searched);
-// The same of a given rule, which accepts these shapes.
+// Adds layouts to a given rule, which accepts these shapes.
 RuleCase add_layouts(const ops::Rule& rule, std::vector<Shape> shapes, Shape result_shape,
                      absl::FunctionRef<int(int)> below, bool is_searched);
 
-// What the search found, for tests that count.
+// The results of the search, for tests that count.
 struct InferenceReport {
   bool is_contested = false;
   int num_feasible = 0;
 };
 
-// Of any case: infer() succeeds, gives layouts of the ranks, the same ones twice, and splits
-// nothing that no operand and no `out` splits. Of a searched one also: the assignment gives each
-// factor one list of axes; it is contested exactly where operands disagree; operands that agree
-// receive no bytes; and no feasible assignment takes less predicted time.
+// In any case: infer() succeeds, gives layouts of the right ranks, equal ones when called twice,
+// and splits nothing that no operand and no `out` splits. In a searched case also: the assignment
+// gives each factor one list of axes; it is contested exactly where operands disagree; operands
+// that agree receive no bytes; and no feasible assignment takes less predicted time.
 StatusOr<InferenceReport> check_inference(const RuleCase& given, bool is_searched);
 
 }  // namespace tessera::testing

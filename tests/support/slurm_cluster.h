@@ -81,7 +81,7 @@ class SlurmCluster {
   }
 
   std::vector<std::string> environment() const { return {"SLURM_CONF=" + file("slurm.conf")}; }
-  // What the daemons have to say where a job does not run.
+  // The logs of the daemons, for a job that does not run.
   std::string logs() const {
     std::string all;
     for (const char* name : {"slurmctld.log", "slurmd.log"}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tests say about tensors: the oracle of values, and meshes and layouts from their text.
+// Checks of tensors: the oracle of values, and meshes and layouts from their text.
 //
 // The oracle is slow and dense: it knows the value of every element of the global tensor, and looks
 // at every element of every local shard.
@@ -56,7 +56,7 @@ Status expect_shards(const DTensor& tensor, const std::function<T(int64_t)>& val
   return tensor.await();
 }
 
-// The same for the tensor whose element i is i.
+// As expect_shards(), for the tensor whose element i is i.
 template <class T>
 Status expect_iota(const DTensor& tensor) {
   return expect_shards<T>(tensor, [](int64_t i) { return T(i); });
@@ -81,14 +81,14 @@ Status expect_device(const Client& client, const DTensor& tensor, int device_id,
   return absl::OkStatus();
 }
 
-// What one device holds.
+// The elements that one device holds.
 template <class T>
 struct DeviceValue {
   int device;
   std::vector<T> elements;
 };
 
-// The same for several devices; then waits for the tensor.
+// Checks several devices; then waits for the tensor.
 template <class T>
 Status expect_devices(const Client& client, const DTensor& tensor,
                       const std::vector<DeviceValue<T>>& values) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ThreadSanitizer cannot know, for every test that links :matchers.
+// Suppressions of ThreadSanitizer, for every test that links :matchers.
 //
 // Debian's Abseil is not instrumented: the sanitizer sees the delete of a Status's text, but not
 // the reference count that puts it after the reads of other threads.
