@@ -139,8 +139,12 @@ class ServerImpl : public CoordinatorServer,
         callbacks.push_back(std::move(ready));
       }
       if (stopping_ || state_.next_event() < timer_wakes_) timer_changed_.notify_one();
+      if (callbacks.empty()) return;
+      ++num_answering_;
     }
     for (const std::function<void()>& callback : callbacks) callback();
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (--num_answering_ == 0) answered_.notify_all();
   }
 
   bool heartbeat(uint64_t session) override {
@@ -555,6 +559,12 @@ class ServerImpl : public CoordinatorServer,
       stopping_ = true;
     });
     if (timer_.joinable()) timer_.join();
+    {
+      // A relay gets answers and the news of the end by one stream: the answers of other threads
+      // come first.
+      std::unique_lock<std::mutex> lock(mutex_);
+      answered_.wait(lock, [this] { return num_answering_ == 0; });
+    }
     close_streams(in_order, true);
     if (upstream_ != nullptr) upstream_->stop();
     // Answers under way and sessions that are closing get a moment; the rest is cut off.
@@ -592,6 +602,8 @@ class ServerImpl : public CoordinatorServer,
   std::vector<std::function<void()>> answers_;  // that need not wait; given without the lock
   absl::Time timer_wakes_ = absl::InfinitePast();
   bool stopping_ = false;
+  int num_answering_ = 0;  // threads other than the timer that run callbacks
+  std::condition_variable answered_;
   std::unordered_map<uint64_t, bool> registered_;  // by open session, whether it has registered
 
   std::mutex streams_mutex_;  // guards what follows; taken after mutex_, never before
