@@ -193,6 +193,7 @@ StatusOr<OpPlan> plan_squeeze(const OperandType& x, int64_t dim) {
 }
 
 StatusOr<OpPlan> plan_broadcast(const OperandType& x, const Shape& shape) {
+  TESSERA_RETURN_IF_ERROR(with_context(validate_shape(shape, x.dtype()), "broadcast_to"));
   const int64_t before = static_cast<int64_t>(shape.size()) - rank_of(x);
   bool fits = before >= 0;
   for (int64_t dim = 0; fits && dim < rank_of(x); ++dim) {
