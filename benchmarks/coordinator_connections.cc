@@ -31,9 +31,9 @@
 #include "dtensor/client_hooks.h"
 #include "job/coordinator/connect_coordinator.h"
 #include "job/coordinator/coordinator.h"
-#include "job/coordinator/coordinator_process.h"
 #include "job/environment/host.h"
 #include "job/environment/port.h"
+#include "job/launcher/coordinator_process.h"
 #include "mesh/mesh.h"
 #include "tests/support/forked.h"
 

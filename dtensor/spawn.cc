@@ -23,11 +23,11 @@
 #include "base/clock.h"
 #include "base/exception_status.h"
 #include "dtensor/client_hooks.h"
-#include "job/coordinator/coordinator_process.h"
 #include "job/coordinator/coordinator_server.h"
 #include "job/environment/file_descriptor.h"
 #include "job/environment/host.h"
 #include "job/environment/port.h"
+#include "job/launcher/coordinator_process.h"
 #include "job/launcher/exit_status.h"
 #include "job/launcher/process.h"
 

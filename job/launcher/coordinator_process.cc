@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "job/coordinator/coordinator_process.h"
+#include "job/launcher/coordinator_process.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -21,8 +21,8 @@
 //      (ProcessGroup).
 //
 // Not thread-safe.
-#ifndef TESSERA_JOB_COORDINATOR_COORDINATOR_PROCESS_H_
-#define TESSERA_JOB_COORDINATOR_COORDINATOR_PROCESS_H_
+#ifndef TESSERA_JOB_LAUNCHER_COORDINATOR_PROCESS_H_
+#define TESSERA_JOB_LAUNCHER_COORDINATOR_PROCESS_H_
 
 #include <sys/types.h>
 
@@ -73,4 +73,4 @@ class CoordinatorProcess {
 
 }  // namespace tessera
 
-#endif  // TESSERA_JOB_COORDINATOR_COORDINATOR_PROCESS_H_
+#endif  // TESSERA_JOB_LAUNCHER_COORDINATOR_PROCESS_H_

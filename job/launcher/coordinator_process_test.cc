@@ -2,7 +2,7 @@
 //
 // The service in a process of its own: how it starts and ends. Each test runs in a child, because
 // gRPC must not be in a process that forks.
-#include "job/coordinator/coordinator_process.h"
+#include "job/launcher/coordinator_process.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
