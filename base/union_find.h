@@ -2,8 +2,8 @@
 //
 // UnionFind: which of n elements, 0 to n-1, are joined, directly or by others.
 //
-// Galler and Fischer 1964; paths are halved, and the smallest element of a set is its root, so that
-// all clients name a set alike. Not thread-safe.
+// Galler and Fischer 1964, with path halving. Invariant: the root of a set is its smallest element.
+// Not thread-safe.
 #ifndef TESSERA_BASE_UNION_FIND_H_
 #define TESSERA_BASE_UNION_FIND_H_
 

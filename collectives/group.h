@@ -27,7 +27,8 @@
 //        deadlines in a queue    clients that give up an operation while one many calls before it
 //                                is not over may get a text each
 //        a client far behind     gets "given up without this client" for the calls that the others
-//                                have given up, and goes on with what they do then
+//                                have given up, and goes on with what they do then; its barrier
+//                                is theirs at once
 //
 // Calls are asynchronous: they enqueue on the member's device and return. Memory must stay valid,
 // and have no other writer, until the Work is done. In and out may be exactly in place where a

@@ -24,16 +24,17 @@ namespace mpi {
 class Calls;  // Internal.
 }  // namespace mpi
 
-// The transports that move bytes between clients.
+// The transport of bytes between hosts. Clients of one host share memory, and GPUs of several
+// clients use NCCL, under each of these.
 enum class Backend : uint8_t {
-  //        inside a host    between hosts
-  kAuto,  // shared memory   UCX; GPUs NCCL
-  kHost,  // as kAuto
-  kUcx,   // as kAuto
-  kMpi,   // as kAuto        MPI: tessera::mpi::adopt() (tessera/mpi.h) gives options for it
-  kGloo,  // as kAuto        Gloo, in a build that found it; Unimplemented in others
-  kNccl,  // GPUs alone: NCCL also adds, as fast as it can, and not with the bits of kAuto
-          // (docs/gpu.md, "Numerics")
+  kAuto,  // UCX
+  kHost,  // UCX
+  kUcx,   // UCX
+  kMpi,   // MPI: tessera::mpi::adopt() (tessera/mpi.h) gives options for it
+  kGloo,  // Gloo, in a build that found it; Unimplemented in others
+  // UCX. For GPUs alone: between clients NCCL also adds, as fast as it can, and not with the bits
+  // of kAuto (docs/gpu.md, "Numerics").
+  kNccl,
 };
 // "auto", "host", "ucx", "mpi", "gloo", "nccl".
 absl::string_view backend_name(Backend backend);

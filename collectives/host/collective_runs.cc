@@ -311,7 +311,7 @@ std::function<WaitReports::Missing()> CollectiveRuns::describe_readers(uint32_t 
     WaitReports::Missing missing;
     for (const int client : clients) {
       const WaitReports::Missing reader = describe(client);
-      absl::StrAppend(&missing.text, missing.text.empty() ? "tensors of it are read by " : "; ",
+      absl::StrAppend(&missing.text, missing.text.empty() ? "its tensors are still read by " : "; ",
                       reader.text);
       missing.clients.push_back(client);
     }

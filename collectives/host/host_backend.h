@@ -135,7 +135,9 @@ class HostBackend {
   void on_lost(int client, const Status& reason);
   void tell_of_losses(HostGroup& group) const;
   // The functions below are called without mutex_, for the memory of an operation may be destroyed
-  // by code of the user. The groups whose operations may lend their inputs.
+  // by code of the user.
+  //
+  // The groups whose operations may lend their inputs.
   std::vector<std::shared_ptr<HostGroup>> lenders() const;
   // Releases the inputs that the others have read; returns how many are yet to be read. An
   // allocation does not wait for these, since it may hold the turn, and has no deadline. A member

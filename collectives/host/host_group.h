@@ -42,8 +42,10 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
 
   absl::Span<const int> device_ids() const override { return device_ids_; }
 
-  // Called by the backend. Releases the runs whose memory no other member accesses any more: they
-  // keep the group. May be called by any thread, also after forget_runs().
+  // The backend calls the functions below.
+  //
+  // Releases the runs whose memory no other member accesses any more: they keep the group. May be
+  // called by any thread, also after forget_runs().
   virtual void reap() {}
   // Blocks until the others have read what this client has lent them, are lost, or the deadline
   // passes; what they have read is free then.

@@ -161,8 +161,8 @@ TEST_F(LateReadsTest, AWaitForTheReaderIsReported) {
   reports.stop();
   EXPECT_THAT(status, IsOk());
   EXPECT_THAT(report.text, AllOf(StartsWith("client 0 has waited for "),
-                                 EndsWith(" in sync_devices: tensors of it are read by client 1 "
-                                          "(host-a, pid 7)")));
+                                 EndsWith(" in sync_devices: its tensors are still read by client "
+                                          "1 (host-a, pid 7)")));
   EXPECT_THAT(report.missing, ::testing::ElementsAre(1));
 }
 

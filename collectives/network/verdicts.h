@@ -5,8 +5,8 @@
 //   host a   decide(7, DeadlineExceeded)  ---> coordinator: series "verdict of 1f", number 7
 //   host b   decide(7, Unavailable)       ---> the first one stands: both get DeadlineExceeded
 //
-// The coordinator keeps the latest numbers of a series (job/coordinator/proposals.h), which is
-// enough: what has failed is met again only by members that are late. Thread-safe.
+// The coordinator keeps the latest numbers of a series (job/coordinator/proposals.h). That is
+// enough: only late members ask for the verdict of an older run. Thread-safe.
 #ifndef TESSERA_COLLECTIVES_NETWORK_VERDICTS_H_
 #define TESSERA_COLLECTIVES_NETWORK_VERDICTS_H_
 

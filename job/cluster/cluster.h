@@ -19,7 +19,9 @@
 // TESSERA_COORDINATOR, host:port of client 0, wins over the address that slurm(), torchrun() and
 // open_mpi() find, and is the only address that hydra() and pmix() have. InvalidArgument names the
 // variable, its value and what it should be; FailedPrecondition: this process was not started by
-// that launcher. TF: tf.distribute.cluster_resolver.
+// that launcher.
+//
+// TF: tf.distribute.cluster_resolver.
 #ifndef TESSERA_JOB_CLUSTER_CLUSTER_H_
 #define TESSERA_JOB_CLUSTER_CLUSTER_H_
 

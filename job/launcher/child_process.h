@@ -34,8 +34,8 @@ class ChildProcess {
  public:
   // `command` is looked up on PATH unless it has a slash; `environment` is all of it, "NAME=value".
   // TESSERA_STATUS_FD is added. Standard input is /dev/null, or a pipe that holds `input` and stays
-  // open: at most 60 KiB. ResourceExhausted: no descriptor or
-  // no process left. Descriptors 0, 1 and 2 of this process must be open.
+  // open: at most 60 KiB. ResourceExhausted: no descriptor or process is left. Descriptors 0, 1 and
+  // 2 of this process must be open.
   static StatusOr<ChildProcess> start(const std::vector<std::string>& command,
                                       const std::vector<std::string>& environment,
                                       const std::string& input = "");
