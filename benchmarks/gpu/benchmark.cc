@@ -13,7 +13,11 @@
 #include "benchmarks/gpu/gpu.h"
 #include "benchmarks/gpu/kernels.h"
 #include "benchmarks/gpu/local_products.h"
+#include "benchmarks/gpu/timeline.h"
 #include "collectives/nccl/fake/fake_nccl.h"
+#include "collectives/nccl/gpu_sharing.h"
+#include "collectives/nccl/interface.h"
+#include "collectives/nccl/open_api.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/open_api.h"
 #include "tests/support/clients.h"
@@ -64,9 +68,33 @@ Status products(const BenchmarkOptions& options, Report* report) {
   return measure_products(api, make_cublaslt_product, {.rounds = options.rounds}, report);
 }
 
+// As collectives(). A client whose NCCL is given leaves the settings of this machine's alone.
+Status timeline(const BenchmarkOptions& options, Report* report) {
+  testing::JobSpec job;
+  job.options.share_gpus = true;
+  if (!options.is_on_fake) {
+    job.setting = testing::Setting::kProcesses;
+    job.deadline = absl::Minutes(4);
+    const auto open_cuda = [] {
+      nccl::choose_interface();
+      nccl::share_gpus_among_processes();
+      return cuda::open_api();
+    };
+    return measure_timeline(job, {open_cuda, [] { return nccl::open_api(); }},
+                            {.rounds = options.rounds}, report);
+  }
+  const auto cuda = cuda::FakeCuda::create();
+  const auto nccl = nccl::FakeNccl::create(cuda, {.shares_gpus = true});
+  return measure_timeline(job, {[cuda] { return cuda; }, [nccl] { return nccl; }},
+                          {.rounds = options.rounds, .repeats = 5, .warm_up = 2, .operations = 10},
+                          report);
+}
+
 struct Part {
   const char* name;
   Status (*run)(const BenchmarkOptions&, Report*);
+  // It explains, and has nothing to reach.
+  bool is_on_request = false;
 };
 
 }  // namespace
@@ -77,13 +105,17 @@ Status find_gpu() {
 
 Status run_benchmark(const BenchmarkOptions& options, Report* report) {
   // The first forks, which a process that has used CUDA must not.
-  const Part parts[] = {{"collectives", collectives}, {"kernels", kernels}, {"products", products}};
+  const Part parts[] = {{"collectives", collectives},
+                        {"kernels", kernels},
+                        {"products", products},
+                        {"timeline", timeline, /*is_on_request=*/true}};
   const auto is_wanted = [&](const Part& part) {
-    return options.only.empty() || options.only == part.name;
+    return options.only == part.name || (options.only.empty() && !part.is_on_request);
   };
   if (std::none_of(std::begin(parts), std::end(parts), is_wanted)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "\"", options.only, "\" is not a part; there are collectives, kernels, products"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", options.only,
+                     "\" is not a part; there are collectives, kernels, products, timeline"));
   }
   report->setting = {{"on", options.is_on_fake ? "the fakes: these times mean nothing" : "a GPU"},
                      {"date", absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone())},

@@ -15,7 +15,8 @@ namespace tessera::benchmarks {
 struct BenchmarkOptions {
   bool is_on_fake = false;  // small, and its times mean nothing
   int rounds = 15;
-  std::string only = {};  // "collectives", "kernels" or "products"; empty: all
+  // "collectives", "kernels", "products" or "timeline"; empty: all but the last.
+  std::string only = {};
 };
 
 // OK where a process of this machine can use a GPU; the error of cuda::open_api() where there is

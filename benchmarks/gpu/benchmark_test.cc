@@ -40,6 +40,16 @@ TEST(BenchmarkTest, EveryPartRunsOnTheDoubles) {
   for (const Goal& goal : report.goals) EXPECT_TRUE(goal.is_measured) << goal.name;
 }
 
+TEST(BenchmarkTest, TheTimelineRunsOnTheDoubles) {
+  Report report;
+  ASSERT_THAT(run_benchmark({.is_on_fake = true, .rounds = 3, .only = "timeline"}, &report),
+              IsOk());
+  EXPECT_THAT(report.rows, SizeIs(11));
+  for (const Row& row : report.rows) {
+    EXPECT_THAT(row.times, AllOf(SizeIs(3), Each(::testing::Gt(0)))) << row.what;
+  }
+}
+
 TEST(BenchmarkTest, SaysWhereThereIsNoGpu) {
   const Status gpu = find_gpu();
   if (gpu.ok()) GTEST_SKIP() << "there is a GPU";

@@ -3,7 +3,8 @@
 // gpu_benchmark: kernels, dispatch and products on a GPU, each beside the bare call of CUDA, NCCL
 // or cuBLASLt in the same rounds (benchmarks/README.md).
 //
-//   gpu_benchmark [--json=FILE] [--rounds=15] [--only=collectives|kernels|products] [--fake]
+//   gpu_benchmark [--json=FILE] [--rounds=15] [--fake]
+//                 [--only=collectives|kernels|products|timeline]
 //   gpu_benchmark --check      only says whether there is a GPU
 //
 // Exit status 3 where there is no GPU, 1 where a part failed or was wrong. A number that was not
@@ -48,7 +49,7 @@ int run(int argc, char** argv) {
                !absl::SimpleAtoi(flag, &options.rounds) || options.rounds < 1) {
       std::fprintf(stderr,
                    "usage: gpu_benchmark [--json=FILE] [--rounds=N] "
-                   "[--only=collectives|kernels|products] [--fake]\n"
+                   "[--only=collectives|kernels|products|timeline] [--fake]\n"
                    "       gpu_benchmark --check\n");
       return kWrongUse;
     }

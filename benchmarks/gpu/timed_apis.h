@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of CUDA and of NCCL, each call of which is written to a log.
+//
+//   job.hooks.cuda = timed_cuda(log, cuda::open_api);
+//   job.hooks.nccl = timed_nccl(log, [] { return nccl::open_api(); });
+//
+// The functions themselves are opened by the first call, so that a process may make these objects
+// and fork. Where that fails, each call has the error.
+#ifndef TESSERA_BENCHMARKS_GPU_TIMED_APIS_H_
+#define TESSERA_BENCHMARKS_GPU_TIMED_APIS_H_
+
+#include <functional>
+#include <memory>
+
+#include "base/status.h"
+#include "benchmarks/gpu/call_log.h"
+#include "collectives/nccl/api.h"
+#include "device/cuda/api.h"
+
+namespace tessera::benchmarks {
+
+std::shared_ptr<cuda::Api> timed_cuda(std::shared_ptr<CallLog> log,
+                                      std::function<StatusOr<std::shared_ptr<cuda::Api>>()> open);
+std::shared_ptr<nccl::Api> timed_nccl(std::shared_ptr<CallLog> log,
+                                      std::function<StatusOr<std::shared_ptr<nccl::Api>>()> open);
+
+}  // namespace tessera::benchmarks
+
+#endif  // TESSERA_BENCHMARKS_GPU_TIMED_APIS_H_
