@@ -68,7 +68,7 @@ Status run(const std::shared_ptr<FakeCuda>& api, int num_devices, const ClientBo
 }
 
 // A local function that adds two inputs by a kernel on the device's stream.
-LocalFn add_by(std::shared_ptr<FakeCuda> api) {
+LocalFn add_by(std::shared_ptr<cuda::Api> api) {
   return [api = std::move(api)](LocalContext& local) -> Status {
     const ShardView<float> a = local.input<float>(0);
     const ShardView<float> b = local.input<float>(1);
@@ -135,23 +135,28 @@ TEST(CudaClientTest, HasContextsOnItsOwnGpusAlone) {
               IsOk());
 }
 
-TEST(CudaClientTest, LocalFunctionsWorkOnTheStream) {
-  const auto api = FakeCuda::create({.num_gpus = 2});
-  EXPECT_THAT(run(api, 4,
-                  [&](Client& client) -> Status {
-                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
-                    const auto rows = Layout::parse(mesh, "[x, -]");
-                    const DTensor a = iota<float>({10, 3}, rows);
-                    const DTensor sum =
-                        local_map(rows, {10, 3}, DType::kFloat32,
-                                  {a, full<float>({10, 3}, 0.5f, rows)}, add_by(api));
-                    const DTensor columns = relayout(sum, Layout::parse(mesh, "[-, x]"));
-                    TESSERA_RETURN_IF_ERROR(expect_shards<float>(
-                        columns, [](int64_t i) { return static_cast<float>(i) + 0.5f; }));
-                    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> whole, sum.to_host<float>());
-                    TESSERA_REQUIRE(whole.data[29] == 29.5f);
-                    return client.sync_devices();
-                  }),
+// On the fake and, with $TESSERA_TEST_GPU, on a GPU of the machine.
+class LocalFunctionsOnGpusTest : public JobFormTest {};
+INSTANTIATE_TEST_SUITE_P(Cuda, LocalFunctionsOnGpusTest, ::testing::ValuesIn(cuda_forms()),
+                         job_form_name);
+
+TEST_P(LocalFunctionsOnGpusTest, WorkOnTheStream) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+                const auto rows = Layout::parse(mesh, "[x, -]");
+                const DTensor a = iota<float>({20, 3}, rows);
+                const auto& device =
+                    dynamic_cast<cuda::CudaDevice&>(internal::runtime_of(client)->device(0));
+                const DTensor sum =
+                    local_map(rows, {20, 3}, DType::kFloat32, {a, full<float>({20, 3}, 0.5f, rows)},
+                              add_by(device.queue().api()));
+                const DTensor columns = relayout(sum, Layout::parse(mesh, "[-, x]"));
+                TESSERA_RETURN_IF_ERROR(expect_shards<float>(
+                    columns, [](int64_t i) { return static_cast<float>(i) + 0.5f; }));
+                TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> whole, sum.to_host<float>());
+                TESSERA_REQUIRE(whole.data[59] == 59.5f);
+                return client.sync_devices();
+              }),
               IsOk());
 }
 

@@ -90,8 +90,9 @@ INSTANTIATE_TEST_SUITE_P(Api, NcclOnSharedGpuTest, ::testing::ValuesIn(nccl::con
 // cases that begin or leave a group as no other does.
 class ConformanceOnSharedGpuTest : public JobFormTest {
  protected:
-  static Status run_all(const std::vector<Case>& cases) {
-    return run([&](Client& client) -> Status {
+  static Status run_all(const std::vector<Case>& cases) { return run(body_of(cases)); }
+  static ClientBody body_of(const std::vector<Case>& cases) {
+    return [&](Client& client) -> Status {
       const std::vector<int> all = all_devices(client);
       TESSERA_ASSIGN_OR_RETURN(const Mesh mesh,
                                create_mesh(client, {{"x", static_cast<int64_t>(all.size())}}));
@@ -108,7 +109,7 @@ class ConformanceOnSharedGpuTest : public JobFormTest {
       // Clears errors of calls that failed on purpose.
       client.sync_devices().IgnoreError();
       return absl::OkStatus();
-    });
+    };
   }
 };
 INSTANTIATE_TEST_SUITE_P(Cuda, ConformanceOnSharedGpuTest, ::testing::ValuesIn(sharing_forms()),
@@ -150,6 +151,18 @@ TEST_P(ConformanceOnSharedGpuTest, CasesThatNeedAJobOfTheirOwnHold) {
     if (!is_alone(c)) continue;
     EXPECT_THAT(run_all({c}), IsOk()) << c.name;
   }
+}
+
+// Where NCCL adds: every dtype and reduction, within the table of numerics (docs/gpu.md).
+TEST_P(ConformanceOnSharedGpuTest, SumsOfNcclAreWithinTheirTable) {
+  std::vector<Case> cases = conformance::numerics_cases();
+  std::erase_if(cases, [&](const Case& c) {
+    return c.num_members > GetParam().num_clients || 2 * c.num_members <= GetParam().num_clients;
+  });
+  if (cases.empty()) GTEST_SKIP() << "no case has so many members";
+  ClientOptions options;
+  options.backend = Backend::kNccl;
+  EXPECT_THAT(run(body_of(cases), options), IsOk());
 }
 
 // How a client stops, goes on, and dies.
