@@ -39,6 +39,8 @@ struct TransformerSize {
   int64_t heads = 8;
   int64_t blocks = 2;
   int64_t vocabulary = 64;
+  // Weights are f32. The network computes with their values in this type, and the loss in f32.
+  DType dtype = DType::kFloat32;
 
   int64_t depth() const { return width / heads; }
   int64_t hidden() const { return 4 * width; }
@@ -47,18 +49,20 @@ struct TransformerSize {
 // Variables, in the order in which the network takes them. Weight i is noise of seed i + 1.
 class Weights {
  public:
-  explicit Weights(Mesh mesh) : mesh_(std::move(mesh)) {}
+  Weights(Mesh mesh, DType dtype) : mesh_(std::move(mesh)), dtype_(dtype) {}
 
-  // The next weight. It is made the first time that the network asks for it.
+  // The next weight, cast to the dtype. It is made the first time that the network asks for it.
   DTensor next(const Shape& shape, absl::string_view layout, float factor, float offset = 0);
   // From now on next() starts at the first weight, and gives values that the tape watches.
   void read(Tape& tape);
 
   absl::Span<Variable> variables() { return absl::MakeSpan(variables_); }
+  absl::Span<const Variable> variables() const { return variables_; }
   const std::vector<DTensor>& values() const { return values_; }
 
  private:
   const Mesh mesh_;
+  const DType dtype_;
   Tape* tape_ = nullptr;
   size_t next_ = 0;
   std::vector<Variable> variables_;
@@ -73,10 +77,16 @@ class Training {
   Training(const Mesh& mesh, const DigitsSize& size);
   Training(const Mesh& mesh, const TransformerSize& size);
 
-  // Returns when the devices have the new weights.
+  // Returns when the devices have been given the step.
+  Status start_step();
+  // Waits until the devices have the weights and the loss of the last step.
+  Status await() const;
+  // As start_step() and await().
   Status step();
   // The loss of the last step, before its update.
   StatusOr<float> loss() const;
+  // The same, which the devices may not have computed yet.
+  const std::optional<DTensor>& last_loss() const { return loss_; }
 
  private:
   Weights weights_;
