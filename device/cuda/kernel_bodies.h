@@ -46,11 +46,15 @@ TESSERA_KERNEL_BODY float to_float(BFloat16 value) {
 }
 
 TESSERA_KERNEL_BODY BFloat16 to_bfloat16(float value) {
+#if defined(__CUDA_ARCH__)
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+#else
   const uint32_t bits = float_bits(value);
   if ((bits & 0x7fffffff) > 0x7f800000) {  // NaN stays NaN, quiet
     return {static_cast<uint16_t>((bits >> 16) | 0x40)};
   }
   return {static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
+#endif
 }
 
 TESSERA_KERNEL_BODY float to_float(Half value) {
@@ -208,8 +212,9 @@ TESSERA_KERNEL_BODY void copy_item(const Copy& copy, uint32_t item) {
   }
 }
 
-// `kPack` elements at once, in vectors of 16 bytes where there are so many.
-template <class T, int kPack>
+// `kPack` elements at once, in vectors of 16 bytes where there are so many. The op is a constant:
+// a branch on it between two loads would put off the second one.
+template <class T, int kPack, Reduction kOp>
 TESSERA_KERNEL_BODY void reduce_pack(const Reduce& reduce, int64_t from, int64_t to) {
   using W = typename Wide<T>::Type;
   struct alignas(kPack * sizeof(T) == kVectorBytes ? kVectorBytes : alignof(T)) Pack {
@@ -226,11 +231,11 @@ TESSERA_KERNEL_BODY void reduce_pack(const Reduce& reduce, int64_t from, int64_t
     for (int k = 1; k < reduce.num_terms; ++k) {
       const Pack term = *reinterpret_cast<const Pack*>(reduce.terms[k] + from);
       for (int e = 0; e < kPack; ++e) {
-        totals[e] = combine<W>(reduce.op, totals[e], Wide<T>::of(term.elements[e]));
+        totals[e] = combine<W>(kOp, totals[e], Wide<T>::of(term.elements[e]));
       }
     }
     for (int e = 0; e < kPack; ++e) {
-      if (reduce.op == Reduction::kAvg) {
+      if (kOp == Reduction::kAvg) {
         totals[e] = static_cast<W>(totals[e] / static_cast<W>(reduce.num_terms));
       }
       result.elements[e] = Wide<T>::back(totals[e]);
@@ -238,6 +243,22 @@ TESSERA_KERNEL_BODY void reduce_pack(const Reduce& reduce, int64_t from, int64_t
   }
   for (int j = 0; j < reduce.num_outs; ++j) {
     *reinterpret_cast<Pack*>(reduce.outs[j] + to) = result;
+  }
+}
+
+template <class T, int kPack>
+TESSERA_KERNEL_BODY void reduce_pack(const Reduce& reduce, int64_t from, int64_t to) {
+  switch (reduce.op) {
+    case Reduction::kSum:
+      return reduce_pack<T, kPack, Reduction::kSum>(reduce, from, to);
+    case Reduction::kProd:
+      return reduce_pack<T, kPack, Reduction::kProd>(reduce, from, to);
+    case Reduction::kMin:
+      return reduce_pack<T, kPack, Reduction::kMin>(reduce, from, to);
+    case Reduction::kMax:
+      return reduce_pack<T, kPack, Reduction::kMax>(reduce, from, to);
+    case Reduction::kAvg:
+      return reduce_pack<T, kPack, Reduction::kAvg>(reduce, from, to);
   }
 }
 
