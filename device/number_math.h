@@ -70,6 +70,7 @@ TESSERA_KERNEL_BODY double odd_double(int64_t x) {
 }
 // The value from which f16 or bf16 is rounded.
 TESSERA_KERNEL_BODY float odd_float(int64_t x) { return odd_float(odd_double(x)); }
+TESSERA_KERNEL_BODY float odd_float(float x) { return x; }
 
 }  // namespace tessera::kernels
 

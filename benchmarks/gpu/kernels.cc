@@ -193,8 +193,7 @@ void Kernels::add_others(std::vector<Job>* jobs) const {
     return word;
   };
   jobs->push_back({"cast of i32 to f32",
-                   {cuda::Cast{cuda::ElementType::kInt32, cuda::ElementType::kFloat32, from_, to_,
-                               static_cast<uint64_t>(bytes / kWord)}},
+                   {cuda::plan_cast(DType::kInt32, DType::kFloat32, from_, to_, bytes / kWord)},
                    2 * bytes,
                    as_float,
                    bytes / kWord});

@@ -163,12 +163,7 @@ Status CudaEngine::copy_strided(DType dtype, const Strided& in, absl::Span<const
 Status CudaEngine::cast(DType from, DType to, const std::byte* in, std::byte* out,
                         int64_t num_elements) {
   if (num_elements == 0) return absl::OkStatus();
-  Cast cast;
-  cast.from_type = element_type(from);
-  cast.to_type = element_type(to);
-  cast.from = in;
-  cast.to = out;
-  cast.num_elements = items(num_elements);
+  Cast cast = plan_cast(from, to, in, out, num_elements);
   cast.wraps = true;
   return device_.launch(cast);
 }

@@ -288,72 +288,113 @@ TESSERA_KERNEL_BODY void fill_item(const Fill& fill, uint64_t item) {
   }
 }
 
-// ---- Conversions: integers by way of int64, numbers with a point by way of double, both exact.
+// ---- Conversions: integers by way of int64, f64 by way of double, the other types with a point by
+// way of float, all exact.
+
+// `kCount` neighbours, which a thread loads and stores by vectors of up to 16 bytes.
+template <class T, int kCount>
+struct alignas(kCount * sizeof(T) < kVectorBytes ? kCount * sizeof(T) : kVectorBytes) Elements {
+  T elements[kCount];
+};
 
 TESSERA_KERNEL_BODY bool is_floating(ElementType type) { return type >= ElementType::kFloat16; }
 
-TESSERA_KERNEL_BODY int64_t load_integer(ElementType type, const std::byte* from, uint64_t i) {
+template <class T, class V, int kCount>
+TESSERA_KERNEL_BODY void load_as(const std::byte* from, uint64_t first, V (&values)[kCount]) {
+  const auto loaded =
+      *reinterpret_cast<const Elements<T, kCount>*>(reinterpret_cast<const T*>(from) + first);
+  for (int e = 0; e < kCount; ++e) values[e] = static_cast<V>(Wide<T>::of(loaded.elements[e]));
+}
+
+template <int kCount>
+TESSERA_KERNEL_BODY void load_integers(ElementType type, const std::byte* from, uint64_t first,
+                                       int64_t (&values)[kCount]) {
   switch (type) {
     case ElementType::kInt8:
-      return reinterpret_cast<const int8_t*>(from)[i];
+      return load_as<int8_t>(from, first, values);
     case ElementType::kInt32:
-      return reinterpret_cast<const int32_t*>(from)[i];
+      return load_as<int32_t>(from, first, values);
     case ElementType::kInt64:
-      return reinterpret_cast<const int64_t*>(from)[i];
+      return load_as<int64_t>(from, first, values);
     default:
-      return reinterpret_cast<const uint8_t*>(from)[i];
+      return load_as<uint8_t>(from, first, values);
   }
 }
 
-TESSERA_KERNEL_BODY double load_floating(ElementType type, const std::byte* from, uint64_t i) {
+// All but f64.
+template <int kCount>
+TESSERA_KERNEL_BODY void load_floats(ElementType type, const std::byte* from, uint64_t first,
+                                     float (&values)[kCount]) {
   switch (type) {
     case ElementType::kFloat16:
-      return to_float(reinterpret_cast<const Half*>(from)[i]);
+      return load_as<Half>(from, first, values);
     case ElementType::kBFloat16:
-      return to_float(reinterpret_cast<const BFloat16*>(from)[i]);
-    case ElementType::kFloat32:
-      return reinterpret_cast<const float*>(from)[i];
+      return load_as<BFloat16>(from, first, values);
     default:
-      return reinterpret_cast<const double*>(from)[i];
+      return load_as<float>(from, first, values);
   }
 }
 
-// From int64 or double to a type with a point, rounded once.
-template <class V>
-TESSERA_KERNEL_BODY void store_floating(ElementType type, std::byte* to, uint64_t i, V value) {
+// From int64, float or double to a type with a point, rounded once.
+template <class T>
+struct Rounded {
+  template <class V>
+  static TESSERA_KERNEL_BODY T of(V value) {
+    return static_cast<T>(value);
+  }
+};
+template <>
+struct Rounded<Half> {
+  template <class V>
+  static TESSERA_KERNEL_BODY Half of(V value) {
+    return to_half(kernels::odd_float(value));
+  }
+};
+template <>
+struct Rounded<BFloat16> {
+  template <class V>
+  static TESSERA_KERNEL_BODY BFloat16 of(V value) {
+    return to_bfloat16(kernels::odd_float(value));
+  }
+};
+
+template <class T, class V, int kCount>
+TESSERA_KERNEL_BODY void store_as(std::byte* to, uint64_t first, const V (&values)[kCount]) {
+  Elements<T, kCount> stored;
+  for (int e = 0; e < kCount; ++e) stored.elements[e] = Rounded<T>::of(values[e]);
+  *reinterpret_cast<Elements<T, kCount>*>(reinterpret_cast<T*>(to) + first) = stored;
+}
+
+template <class V, int kCount>
+TESSERA_KERNEL_BODY void store_floating(ElementType type, std::byte* to, uint64_t first,
+                                        const V (&values)[kCount]) {
   switch (type) {
     case ElementType::kFloat16:
-      reinterpret_cast<Half*>(to)[i] = to_half(kernels::odd_float(value));
-      return;
+      return store_as<Half>(to, first, values);
     case ElementType::kBFloat16:
-      reinterpret_cast<BFloat16*>(to)[i] = to_bfloat16(kernels::odd_float(value));
-      return;
+      return store_as<BFloat16>(to, first, values);
     case ElementType::kFloat32:
-      reinterpret_cast<float*>(to)[i] = static_cast<float>(value);
-      return;
+      return store_as<float>(to, first, values);
     default:
-      reinterpret_cast<double*>(to)[i] = static_cast<double>(value);
+      return store_as<double>(to, first, values);
   }
 }
 
-// Keeps the low bits, as conversions between integers do; bool is whether it is not 0.
-TESSERA_KERNEL_BODY void store_integer(ElementType type, std::byte* to, uint64_t i, int64_t value) {
+// Keeps the low bits, as conversions between integers do. Of bool the values are 0 and 1.
+template <int kCount>
+TESSERA_KERNEL_BODY void store_integers(ElementType type, std::byte* to, uint64_t first,
+                                        const int64_t (&values)[kCount]) {
   switch (type) {
-    case ElementType::kBool:
-      reinterpret_cast<uint8_t*>(to)[i] = value != 0;
-      return;
     case ElementType::kInt32:
-      reinterpret_cast<int32_t*>(to)[i] = static_cast<int32_t>(value);
-      return;
+      return store_as<int32_t>(to, first, values);
     case ElementType::kInt64:
-      reinterpret_cast<int64_t*>(to)[i] = value;
-      return;
+      return store_as<int64_t>(to, first, values);
     default:
-      reinterpret_cast<uint8_t*>(to)[i] = static_cast<uint8_t>(value);
+      return store_as<uint8_t>(to, first, values);
   }
 }
 
-// The integers that a type holds; of bool those are told apart from 0.
+// The integers that a type holds.
 struct Range {
   int64_t lowest;
   int64_t highest;
@@ -371,40 +412,70 @@ TESSERA_KERNEL_BODY Range range_of(ElementType type) {
   }
 }
 
-TESSERA_KERNEL_BODY int64_t saturated(ElementType type, double value) {
+template <class V>
+TESSERA_KERNEL_BODY int64_t saturated(ElementType type, V value) {
   const Range range = range_of(type);
   if (value != value) return 0;
-  // 2^63 is the first double beyond int64, and -2^63 is one of its values.
-  if (value >= static_cast<double>(range.highest)) return range.highest;
-  if (value <= static_cast<double>(range.lowest)) return range.lowest;
+  // As float or double the highest of int32 and int64 is rounded up to the first value beyond them.
+  if (value >= static_cast<V>(range.highest)) return range.highest;
+  if (value <= static_cast<V>(range.lowest)) return range.lowest;
   return static_cast<int64_t>(value);
 }
 
-TESSERA_KERNEL_BODY void cast_item(const Cast& cast, uint64_t i) {
-  if (is_floating(cast.from_type)) {
-    const double value = load_floating(cast.from_type, cast.from, i);
-    if (is_floating(cast.to_type)) return store_floating(cast.to_type, cast.to, i, value);
-    if (cast.to_type == ElementType::kBool) {
-      return store_integer(cast.to_type, cast.to, i, value != 0);
-    }
-    return store_integer(cast.to_type, cast.to, i, saturated(cast.to_type, value));
+TESSERA_KERNEL_BODY int64_t saturated(ElementType type, int64_t value) {
+  const Range range = range_of(type);
+  if (value < range.lowest) return range.lowest;
+  return value > range.highest ? range.highest : value;
+}
+
+template <class V, int kCount>
+TESSERA_KERNEL_BODY void cast_values(const Cast& cast, uint64_t first, const V (&values)[kCount]) {
+  if (is_floating(cast.to_type)) return store_floating(cast.to_type, cast.to, first, values);
+  int64_t held[kCount];
+  for (int e = 0; e < kCount; ++e) {
+    held[e] =
+        cast.to_type == ElementType::kBool ? values[e] != V{0} : saturated(cast.to_type, values[e]);
   }
-  const int64_t value = load_integer(cast.from_type, cast.from, i);
-  if (is_floating(cast.to_type)) return store_floating(cast.to_type, cast.to, i, value);
-  if (cast.wraps) return store_integer(cast.to_type, cast.to, i, value);
-  const Range range = range_of(cast.to_type);
-  const int64_t held = value < range.lowest    ? range.lowest
-                       : value > range.highest ? range.highest
-                                               : value;
-  store_integer(cast.to_type, cast.to, i, held);
+  store_integers(cast.to_type, cast.to, first, held);
+}
+
+template <int kCount>
+TESSERA_KERNEL_BODY void cast_elements(const Cast& cast, uint64_t first) {
+  if (cast.from_type == ElementType::kFloat64) {
+    double values[kCount];
+    load_as<double>(cast.from, first, values);
+    return cast_values(cast, first, values);
+  }
+  if (is_floating(cast.from_type)) {
+    float values[kCount];
+    load_floats(cast.from_type, cast.from, first, values);
+    return cast_values(cast, first, values);
+  }
+  int64_t values[kCount];
+  load_integers(cast.from_type, cast.from, first, values);
+  if (cast.wraps && !is_floating(cast.to_type) && cast.to_type != ElementType::kBool) {
+    return store_integers(cast.to_type, cast.to, first, values);
+  }
+  cast_values(cast, first, values);
+}
+
+TESSERA_KERNEL_BODY void cast_item(const Cast& cast, uint64_t item) {
+  const uint64_t first = item * static_cast<uint64_t>(cast.pack);
+  if (cast.pack == kElementsAtOnce && first + kElementsAtOnce <= cast.num_elements) {
+    return cast_elements<kElementsAtOnce>(cast, first);
+  }
+  for (int e = 0; e < cast.pack && first + e < cast.num_elements; ++e) {
+    cast_elements<1>(cast, first + e);
+  }
 }
 
 TESSERA_KERNEL_BODY void iota_item(const Iota& iota, uint32_t item) {
   const Place place = place_of(iota.loops, item);
   const auto at = static_cast<uint64_t>(place.to) + place.item;
-  const int64_t value = iota.first + place.from + static_cast<int64_t>(place.item);
+  int64_t value[1] = {iota.first + place.from + static_cast<int64_t>(place.item)};
   if (is_floating(iota.type)) return store_floating(iota.type, iota.out, at, value);
-  store_integer(iota.type, iota.out, at, value);
+  if (iota.type == ElementType::kBool) value[0] = value[0] != 0;
+  store_integers(iota.type, iota.out, at, value);
 }
 
 }  // namespace tessera::cuda

@@ -107,6 +107,13 @@ uint64_t common_bits(const Walk& walk, int64_t unit, uint64_t bits) {
   return bits;
 }
 
+// The elements that a thread takes at once where addresses and strides have these bits in common.
+int32_t pack_of(uint64_t bits, int64_t size) {
+  const auto vector =
+      static_cast<uint64_t>(std::min<int64_t>(kVectorBytes, kElementsAtOnce * size));
+  return bits % vector == 0 ? kElementsAtOnce : 1;
+}
+
 std::vector<Reduce> plan_reduce_parts(DType dtype, ReduceOp op, const Box& box,
                                       absl::Span<const std::byte* const> terms, const Box& from_box,
                                       absl::Span<std::byte* const> outs, const Box& to_box) {
@@ -224,6 +231,19 @@ std::vector<Iota> plan_iota(DType dtype, const Shape& shape, const Box& box, std
     iota.loops = loops_of(walk, 1, walk.run);
   });
   return plan;
+}
+
+Cast plan_cast(DType from_dtype, DType to_dtype, const std::byte* from, std::byte* to,
+               int64_t num_elements) {
+  Cast cast;
+  cast.from_type = element_type(from_dtype);
+  cast.to_type = element_type(to_dtype);
+  cast.from = from;
+  cast.to = to;
+  cast.num_elements = static_cast<uint64_t>(num_elements);
+  cast.pack = std::min(pack_of(address(from), dtype_size(from_dtype)),
+                       pack_of(address(to), dtype_size(to_dtype)));
+  return cast;
 }
 
 }  // namespace tessera::cuda

@@ -59,6 +59,10 @@ Fill plan_fill(DType dtype, const void* element, std::byte* out, int64_t num_ele
 // The elements of `box` of a tensor of `shape`, each its flat row-major index.
 std::vector<Iota> plan_iota(DType dtype, const Shape& shape, const Box& box, std::byte* out);
 
+// to[i] = from[i]. Requires 1 or more elements, and memory that is aligned to them.
+Cast plan_cast(DType from_dtype, DType to_dtype, const std::byte* from, std::byte* to,
+               int64_t num_elements);
+
 }  // namespace tessera::cuda
 
 #endif  // TESSERA_DEVICE_CUDA_KERNEL_PLAN_H_

@@ -51,8 +51,8 @@ __global__ void iota_kernel(const __grid_constant__ Iota iota) {
   }
 }
 
-__global__ void cast_kernel(const __grid_constant__ Cast cast) {
-  for (uint64_t i = first_item(); i < cast.num_elements; i += item_step()) cast_item(cast, i);
+__global__ void cast_kernel(const __grid_constant__ Cast cast, uint64_t num_items) {
+  for (uint64_t i = first_item(); i < num_items; i += item_step()) cast_item(cast, i);
 }
 
 template <class T>
@@ -141,8 +141,9 @@ int launch(const Iota& iota, void* stream) {
 }
 
 int launch(const Cast& cast, void* stream) {
-  cast_kernel<<<blocks_for(cast.num_elements), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      cast);
+  const auto pack = static_cast<uint64_t>(cast.pack);
+  const uint64_t items = (cast.num_elements + pack - 1) / pack;
+  cast_kernel<<<blocks_for(items), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(cast, items);
   return cudaGetLastError();
 }
 

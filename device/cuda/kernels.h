@@ -38,6 +38,8 @@ inline constexpr int kMaxCopies = 32;
 inline constexpr int kMaxTerms = 256;
 // Bytes that a thread moves at once where everything is aligned to them.
 inline constexpr int kVectorBytes = 16;
+// Elements that a thread casts at once where they are aligned.
+inline constexpr int kElementsAtOnce = 4;
 
 // Divides 32-bit numbers without a division: n / d == (mulhi(n, multiplier) + n) >> shift.
 // Granlund and Montgomery, "Division by Invariant Integers using Multiplication", 1994.
@@ -100,13 +102,15 @@ struct Iota {
   Loops loops;        // from_strides: of the flat index; to_strides: of the box
 };
 
-// to[i] = from[i], saturating where an integer cannot hold it; NaN becomes 0. Item: an element.
+// to[i] = from[i], saturating where an integer cannot hold it; NaN becomes 0. Every item is up to
+// `pack` (1 or kElementsAtOnce) elements.
 struct Cast {
   ElementType from_type = ElementType::kFloat32;
   ElementType to_type = ElementType::kFloat32;
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   uint64_t num_elements = 0;
+  int32_t pack = 1;
   bool wraps = false;  // integers that an integer cannot hold keep their low bits instead
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cuda/fake/run_kernel.h"
 
+#include <algorithm>
 #include <string>
 
 #include "device/cuda/fake/run_math.h"
@@ -53,7 +54,9 @@ void run(const Iota& iota) {
 }
 
 void run(const Cast& cast) {
-  for (uint64_t i = 0; i < cast.num_elements; ++i) cast_item(cast, i);
+  const auto pack = static_cast<uint64_t>(cast.pack);
+  const uint64_t items = (cast.num_elements + pack - 1) / pack;
+  for (uint64_t i = 0; i < items; ++i) cast_item(cast, i);
 }
 
 uint64_t size_of(ElementType type) {
@@ -127,6 +130,11 @@ bool is_aligned(const std::byte* memory, uint64_t bytes) {
   return reinterpret_cast<uintptr_t>(memory) % bytes == 0;
 }
 
+// The alignment of `pack` elements that a thread loads or stores at once.
+uint64_t vector_of(ElementType type, int32_t pack) {
+  return std::min<uint64_t>(kVectorBytes, static_cast<uint64_t>(pack) * size_of(type));
+}
+
 std::string invalid(const CopyBatch& batch) {
   if (batch.num_copies < 1 || batch.num_copies > kMaxCopies) return "a batch of no copies";
   for (int c = 0; c < batch.num_copies; ++c) {
@@ -166,7 +174,12 @@ std::string invalid(const Iota& iota) {
   return is_aligned(iota.out, size_of(iota.type)) ? "" : "an iota of memory that is not aligned";
 }
 
-std::string invalid(const Cast& cast) { return cast.num_elements == 0 ? "a cast of nothing" : ""; }
+std::string invalid(const Cast& cast) {
+  if (cast.num_elements == 0) return "a cast of nothing";
+  const bool aligned = is_aligned(cast.from, vector_of(cast.from_type, cast.pack)) &&
+                       is_aligned(cast.to, vector_of(cast.to_type, cast.pack));
+  return aligned ? "" : "a cast of memory that is not aligned";
+}
 
 }  // namespace
 

@@ -457,20 +457,27 @@ To cast_scalar(From value) {
   }
 }
 
+// With `skew` neither side is aligned to more than one element.
 template <class From, class To>
-Status check_cast(Api& api) {
-  constexpr int64_t kCount = 700;
+Status check_cast(Api& api, int64_t skew) {
+  constexpr int64_t kCount = 703;
   TESSERA_ASSIGN_OR_RETURN(const auto bench, Bench::create(api));
-  const std::vector<std::byte> from = values_of<From>(10, kCount);
-  Cast cast;
-  cast.from_type = element_type(dtype_of<From>());
-  cast.to_type = element_type(dtype_of<To>());
-  cast.num_elements = kCount;
-  TESSERA_ASSIGN_OR_RETURN(cast.from, bench->upload(from));
-  TESSERA_ASSIGN_OR_RETURN(cast.to, bench->memory(kCount * sizeof(To)));
-  TESSERA_RETURN_IF_ERROR(api.launch(cast, bench->stream()));
-  TESSERA_ASSIGN_OR_RETURN(const auto got, bench->download(cast.to, kCount * sizeof(To)));
-  for (int64_t i = 0; i < kCount; ++i) {
+  const std::vector<std::byte> from = values_of<From>(10, skew + kCount);
+  TESSERA_ASSIGN_OR_RETURN(const std::byte* in, bench->upload(from));
+  // One element beyond each end, which must stay.
+  const std::vector<std::byte> before = values_of<To>(11, skew + kCount + 1);
+  TESSERA_ASSIGN_OR_RETURN(std::byte * out, bench->upload(before));
+  const auto from_skew = skew * static_cast<int64_t>(sizeof(From));
+  const auto to_skew = skew * static_cast<int64_t>(sizeof(To));
+  TESSERA_RETURN_IF_ERROR(
+      api.launch(plan_cast(dtype_of<From>(), dtype_of<To>(), in + from_skew, out + to_skew, kCount),
+                 bench->stream()));
+  TESSERA_ASSIGN_OR_RETURN(const auto got, bench->download(out, before.size()));
+  TESSERA_RETURN_IF_ERROR(
+      expect(same(at<To>(got, 0), at<To>(before, 0)) || skew == 0, "the element before stays"));
+  TESSERA_RETURN_IF_ERROR(expect(same(at<To>(got, skew + kCount), at<To>(before, skew + kCount)),
+                                 "the element after stays"));
+  for (int64_t i = skew; i < skew + kCount; ++i) {
     const From value = at<From>(from, i);
     if (same(at<To>(got, i), cast_scalar<From, To>(value))) continue;
     return absl::InternalError(absl::StrCat(
@@ -484,8 +491,10 @@ Status casts(Api& api) {
   for (int f = 0; f < kNumDTypes; ++f) {
     for (int t = 0; t < kNumDTypes; ++t) {
       TESSERA_RETURN_IF_ERROR(visit_dtype(static_cast<DType>(f), [&]<class From>() {
-        return visit_dtype(static_cast<DType>(t),
-                           [&]<class To>() { return check_cast<From, To>(api); });
+        return visit_dtype(static_cast<DType>(t), [&]<class To>() -> Status {
+          TESSERA_RETURN_IF_ERROR((check_cast<From, To>(api, 0)));
+          return check_cast<From, To>(api, 1);
+        });
       }));
     }
   }
