@@ -469,13 +469,28 @@ TESSERA_KERNEL_BODY void cast_item(const Cast& cast, uint64_t item) {
   }
 }
 
+template <int kCount>
+TESSERA_KERNEL_BODY void iota_elements(const Iota& iota, uint64_t at, int64_t value) {
+  int64_t values[kCount];
+  for (int e = 0; e < kCount; ++e) values[e] = value + e;
+  if (is_floating(iota.type)) return store_floating(iota.type, iota.out, at, values);
+  if (iota.type == ElementType::kBool) {
+    for (int e = 0; e < kCount; ++e) values[e] = values[e] != 0;
+  }
+  store_integers(iota.type, iota.out, at, values);
+}
+
 TESSERA_KERNEL_BODY void iota_item(const Iota& iota, uint32_t item) {
   const Place place = place_of(iota.loops, item);
-  const auto at = static_cast<uint64_t>(place.to) + place.item;
-  int64_t value[1] = {iota.first + place.from + static_cast<int64_t>(place.item)};
-  if (is_floating(iota.type)) return store_floating(iota.type, iota.out, at, value);
-  if (iota.type == ElementType::kBool) value[0] = value[0] != 0;
-  store_integers(iota.type, iota.out, at, value);
+  const uint64_t first = uint64_t{place.item} * static_cast<uint64_t>(iota.pack);
+  const uint64_t at = static_cast<uint64_t>(place.to) + first;
+  const int64_t value = iota.first + place.from + static_cast<int64_t>(first);
+  if (iota.pack == kElementsAtOnce && first + kElementsAtOnce <= iota.run_elements) {
+    return iota_elements<kElementsAtOnce>(iota, at, value);
+  }
+  for (int e = 0; e < iota.pack && first + e < iota.run_elements; ++e) {
+    iota_elements<1>(iota, at + e, value + e);
+  }
 }
 
 }  // namespace tessera::cuda

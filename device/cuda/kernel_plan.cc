@@ -228,7 +228,11 @@ std::vector<Iota> plan_iota(DType dtype, const Shape& shape, const Box& box, std
     iota.type = element_type(dtype);
     iota.first = walk.from_offset;
     iota.out = out + walk.to_offset * size;
-    iota.loops = loops_of(walk, 1, walk.run);
+    uint64_t bits = address(iota.out);
+    for (const Walk::Loop& loop : walk.loops) bits |= static_cast<uint64_t>(loop.to_stride * size);
+    iota.pack = pack_of(bits, size);
+    iota.run_elements = static_cast<uint32_t>(walk.run);
+    iota.loops = loops_of(walk, 1, (walk.run + iota.pack - 1) / iota.pack);
   });
   return plan;
 }

@@ -38,7 +38,7 @@ inline constexpr int kMaxCopies = 32;
 inline constexpr int kMaxTerms = 256;
 // Bytes that a thread moves at once where everything is aligned to them.
 inline constexpr int kVectorBytes = 16;
-// Elements that a thread casts at once where they are aligned.
+// Elements that a thread casts, or numbers, at once where they are aligned.
 inline constexpr int kElementsAtOnce = 4;
 
 // Divides 32-bit numbers without a division: n / d == (mulhi(n, multiplier) + n) >> shift.
@@ -94,12 +94,15 @@ struct Fill {
   alignas(16) uint8_t pattern[kVectorBytes] = {};
 };
 
-// Element i of a box is its flat index in the whole tensor. Every item is one element.
+// Element i of a box is its flat index in the whole tensor. Every item is up to `pack` (1 or
+// kElementsAtOnce) elements of one run.
 struct Iota {
   ElementType type = ElementType::kFloat32;
   std::byte* out = nullptr;
   int64_t first = 0;  // the flat index of the box's first element
-  Loops loops;        // from_strides: of the flat index; to_strides: of the box
+  int32_t pack = 1;
+  uint32_t run_elements = 0;
+  Loops loops;  // from_strides: of the flat index; to_strides: of the box
 };
 
 // to[i] = from[i], saturating where an integer cannot hold it; NaN becomes 0. Every item is up to

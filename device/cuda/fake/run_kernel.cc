@@ -117,7 +117,7 @@ Touched touched(const Fill& fill) { return {{fill.out, fill.num_bytes}}; }
 
 Touched touched(const Iota& iota) {
   const uint64_t size = size_of(iota.type);
-  const uint64_t run = iota.loops.items_per_run.divisor * size;
+  const uint64_t run = iota.run_elements * size;
   return {{iota.out, extent(iota.loops, iota.loops.to_strides, size, run)}};
 }
 
@@ -171,7 +171,13 @@ std::string invalid(const Fill& fill) {
 
 std::string invalid(const Iota& iota) {
   if (iota.loops.num_items == 0) return "an iota of no items";
-  return is_aligned(iota.out, size_of(iota.type)) ? "" : "an iota of memory that is not aligned";
+  const uint64_t vector = vector_of(iota.type, iota.pack);
+  bool aligned = is_aligned(iota.out, vector);
+  for (int l = 0; l < iota.loops.num_loops; ++l) {
+    aligned = aligned &&
+              static_cast<uint64_t>(iota.loops.to_strides[l]) * size_of(iota.type) % vector == 0;
+  }
+  return aligned ? "" : "an iota of memory that is not aligned";
 }
 
 std::string invalid(const Cast& cast) {

@@ -412,7 +412,10 @@ Status fills(Api& api) {
 
 Status iotas(Api& api) {
   const Shape shape = {5, 7, 11};
-  const Box boxes[] = {whole_box(shape), {{1, 2, 3}, {2, 4, 5}}, {{4, 0, 0}, {1, 7, 11}}};
+  const Box boxes[] = {whole_box(shape),
+                       {{1, 2, 3}, {2, 4, 5}},
+                       {{4, 0, 0}, {1, 7, 11}},
+                       {{0, 0, 1}, {3, 5, 8}}};  // runs of whole packs
   for (int d = 0; d < kNumDTypes; ++d) {
     for (const Box& box : boxes) {
       TESSERA_RETURN_IF_ERROR(visit_dtype(static_cast<DType>(d), [&]<class T>() -> Status {
