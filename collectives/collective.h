@@ -42,6 +42,7 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "collectives/box_pull.h"
 #include "collectives/counts.h"
 #include "collectives/op_kind.h"
 #include "collectives/signature.h"
@@ -54,13 +55,6 @@ struct GroupPlace {
   int position = 0;
 
   friend bool operator==(const GroupPlace&, const GroupPlace&) = default;
-};
-
-// One copy: `box` out of the buffer of member `source`, which holds `source_box`.
-struct BoxPull {
-  int source = 0;  // position in the group; may be the member itself
-  Box source_box;
-  Box box;
 };
 
 // A list of them, immutable. Copies share its memory: members that pull the same have one list for

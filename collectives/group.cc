@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -15,6 +16,9 @@
 #include "base/dtype.h"
 #include "base/math.h"
 #include "base/status.h"
+#include "collectives/collective.h"
+#include "collectives/counts.h"
+#include "collectives/group_backend.h"
 
 namespace tessera {
 namespace {
@@ -45,7 +49,7 @@ Status check_memory(absl::string_view what, const std::byte* memory, bool has_bu
       absl::StrCat(what, " is null and has ", count, " elements; pass memory, or 0 elements"));
 }
 
-Status check_memory(DType dtype, const GivenMemory& memory, const Arguments& arguments) {
+Status check_memory(DType dtype, const internal::CallMemory& memory, const Arguments& arguments) {
   TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
   TESSERA_RETURN_IF_ERROR(
       check_memory("in", memory.in, arguments.in_buffer != nullptr, memory.in_count, dtype));
@@ -57,7 +61,7 @@ Status size_error(absl::string_view what, int64_t given, int64_t expected) {
       absl::StrCat(what, " has ", given, " elements, and needs ", expected));
 }
 
-Status check_overlap(const Collective& collective, const GivenMemory& memory) {
+Status check_overlap(const Collective& collective, const internal::CallMemory& memory) {
   using Rule = Collective::InPlace::Rule;
   const Collective::InPlace& in_place = collective.in_place();
   if (memory.in_count == 0 || memory.out_count == 0) return absl::OkStatus();
@@ -78,7 +82,7 @@ Status check_overlap(const Collective& collective, const GivenMemory& memory) {
 }
 
 // That the memory is what the Collective asks for.
-Status check_sizes(const Collective& collective, const GivenMemory& memory) {
+Status check_sizes(const Collective& collective, const internal::CallMemory& memory) {
   const std::optional<int64_t> in_count = collective.in_count();
   const std::optional<int64_t> out_count = collective.out_count();
   if (memory.in_count != in_count.value_or(memory.in_count)) {
@@ -104,34 +108,122 @@ std::string Group::to_string() const {
     if (last > first) absl::StrAppend(&text, "-", ids[last]);
     first = last + 1;
   }
-  return absl::StrCat(text, ", as device ", ids[position_]);
+  return absl::StrCat(text, ", as device ", ids[position()]);
 }
 
-Work Group::start(GroupPlace place, const CollectiveSpec& spec, const GivenMemory& memory,
-                  Arguments arguments) const {
-  if (backend_ == nullptr) return moved_from_work();
+int Group::position() const { return member_ == nullptr ? 0 : member_->position(); }
+
+absl::Span<const int> Group::device_ids() const {
+  return member_ == nullptr ? absl::Span<const int>() : member_->device_ids();
+}
+
+Work Group::start(const Call& call, const internal::CallMemory& memory) const {
+  if (member_ == nullptr) return moved_from_work();
+  const int size = member_->size();
+  const auto counts_or = [&](int64_t equal) {
+    return call.counts.empty() ? Counts::equal(size, equal) : Counts::of(call.counts);
+  };
+  CollectiveSpec spec = {.kind = call.kind,
+                         .dtype = memory.dtype,
+                         .op = call.op,
+                         .root = call.root,
+                         .order = member_->order()};
+  switch (call.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+      spec.count = memory.in_count;
+      break;
+    case OpKind::kBroadcast:
+      spec.count = memory.out_count;
+      break;
+    case OpKind::kAllGather:
+      spec.count = memory.out_count;
+      spec.counts = counts_or(memory.in_count);
+      break;
+    case OpKind::kReduceScatter:
+      spec.count = memory.in_count;
+      spec.counts = counts_or(memory.out_count);
+      break;
+    case OpKind::kAllToAll:
+      if (call.has_equal_parts) {
+        spec.count = memory.in_count;
+        spec.counts = Counts::equal(size, memory.in_count / size);
+        spec.received_counts = spec.counts;
+      } else {
+        spec.counts = Counts::of(call.counts);
+        spec.received_counts = Counts::of(call.received_counts);
+      }
+      break;
+    case OpKind::kGather:
+      spec.counts = counts_or(memory.in_count);
+      break;
+    case OpKind::kScatter:
+      spec.counts = counts_or(memory.out_count);
+      break;
+    default:
+      break;
+  }
+  return member_->start(spec, memory);
+}
+
+Work Group::start_exchange(const internal::CallMemory& memory, const Box& in_box,
+                           const Box& out_box, absl::Span<const BoxPull> pulls) const {
+  if (member_ == nullptr) return moved_from_work();
+  const BoxExchange boxes = {in_box, out_box, std::vector<BoxPull>(pulls.begin(), pulls.end())};
+  return member_->start({.kind = OpKind::kExchange,
+                         .dtype = memory.dtype,
+                         .order = member_->order(),
+                         .boxes = &boxes},
+                        memory);
+}
+
+Work Group::start_send(const internal::CallMemory& memory, int to) const {
+  if (member_ == nullptr) return moved_from_work();
+  return member_->start({.num_members = 2, .position = 0},
+                        {.kind = OpKind::kSendRecv,
+                         .dtype = memory.dtype,
+                         .count = memory.in_count,
+                         .ends = {.sender = member_->position(), .receiver = to}},
+                        memory, {});
+}
+
+Work Group::start_recv(const internal::CallMemory& memory, int from) const {
+  if (member_ == nullptr) return moved_from_work();
+  return member_->start({.num_members = 2, .position = 1},
+                        {.kind = OpKind::kSendRecv,
+                         .dtype = memory.dtype,
+                         .count = memory.out_count,
+                         .ends = {.sender = from, .receiver = member_->position()}},
+                        memory, {});
+}
+
+Work Group::barrier() const { return start({.kind = OpKind::kBarrier}, internal::CallMemory()); }
+
+namespace internal {
+
+Work GroupMember::start(GroupPlace place, const CollectiveSpec& spec, const CallMemory& memory,
+                        Arguments arguments) const {
   Collective::Ptr collective = prepare(place, spec, memory, arguments);
   arguments.in = memory.in;
   arguments.out = memory.out;
   return backend_->start(std::move(collective), std::move(arguments));
 }
 
-Collective::Ptr Group::prepare(GroupPlace place, const CollectiveSpec& spec,
-                               const GivenMemory& memory, const Arguments& arguments) const {
+Collective::Ptr GroupMember::prepare(GroupPlace place, const CollectiveSpec& spec,
+                                     const CallMemory& memory, const Arguments& arguments) const {
   Status error = check_memory(spec.dtype, memory, arguments);
-  Collective::Ptr prepared = prepared_->find(place, spec);
+  Collective::Ptr prepared = prepared_.find(place, spec);
   if (prepared == nullptr) {
     StatusOr<Collective::Ptr> made = Collective::make(place, spec);
     error.Update(made.status());
     if (!error.ok()) return Collective::refused(place, spec, std::move(error));
     prepared = *std::move(made);
-    prepared_->keep(prepared);
+    prepared_.keep(prepared);
   }
   error.Update(check_sizes(*prepared, memory));
   if (!error.ok()) return Collective::refused(place, spec, std::move(error));
   return prepared;
 }
 
-Work Group::barrier() const { return start({.kind = OpKind::kBarrier}, GivenMemory()); }
-
+}  // namespace internal
 }  // namespace tessera

@@ -49,69 +49,39 @@
 #ifndef TESSERA_COLLECTIVES_GROUP_H_
 #define TESSERA_COLLECTIVES_GROUP_H_
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <ostream>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
-#include "collectives/arguments.h"
-#include "collectives/collective.h"
-#include "collectives/counts.h"
+#include "collectives/box_pull.h"
 #include "collectives/memory.h"
 #include "collectives/op_kind.h"
-#include "collectives/prepared.h"
 #include "collectives/work.h"
 #include "device/device_span.h"
 
 namespace tessera {
 
 namespace internal {
+class GroupMember;   // collectives/group_backend.h
 struct GroupAccess;  // collectives/testing/group_access.h
 }  // namespace internal
 
-// Internal: what executes the collectives of one group, such as the host's shared memory or NCCL.
-class GroupBackend {
- public:
-  virtual ~GroupBackend() = default;
-  // Ids of the members' devices, in group order.
-  virtual absl::Span<const int> device_ids() const = 0;
-  // Starts a run of the Collective for its member, which must be a device of this client: the one
-  // at place(), of a message the end that place() says.
-  virtual Work start(Collective::Ptr collective, Arguments arguments) = 0;
-};
-
-// The memory of a call as the caller gives it; not checked.
-struct GivenMemory {
-  const std::byte* in = nullptr;
-  int64_t in_count = 0;  // elements, as the one below
-  std::byte* out = nullptr;
-  int64_t out_count = 0;
-};
-
 class Group {
  public:
-  // `order`: of the reductions; equal on all members.
-  Group(std::shared_ptr<GroupBackend> backend, int position,
-        ReductionOrder order = ReductionOrder::kByHost)
-      : backend_(std::move(backend)),
-        position_(position),
-        order_(order),
-        prepared_(std::make_shared<PreparedCollectives>()) {}
+  // Internal: groups come from Client::group().
+  explicit Group(std::shared_ptr<const internal::GroupMember> member)
+      : member_(std::move(member)) {}
 
   // A group that was moved from has no members, and its operations fail with FailedPrecondition.
   int size() const { return static_cast<int>(device_ids().size()); }
-  int position() const { return position_; }
-  absl::Span<const int> device_ids() const {
-    return backend_ == nullptr ? absl::Span<const int>() : backend_->device_ids();
-  }
+  int position() const;
+  absl::Span<const int> device_ids() const;
 
   // "group of devices 0-3, 9, as device 2".
   std::string to_string() const;
@@ -128,7 +98,7 @@ class Group {
   }
   template <HasDType T>
   Work all_reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op) const {
-    return start<T>({.kind = OpKind::kAllReduce, .op = op, .count = size_of(in)}, in, out);
+    return start({.kind = OpKind::kAllReduce, .op = op}, internal::memory_of<T>(in, out));
   }
 
   // The root's out = the reduction of all ins; other outs are not touched and may be empty.
@@ -140,8 +110,8 @@ class Group {
   }
   template <HasDType T>
   Work reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op, int root) const {
-    return start<T>({.kind = OpKind::kReduce, .op = op, .root = root, .count = size_of(in)}, in,
-                    out);
+    return start({.kind = OpKind::kReduce, .op = op, .root = root},
+                 internal::memory_of<T>(in, out));
   }
 
   // Each out = the root's in; other ins may be empty. In place at the root. S read a member.
@@ -152,7 +122,7 @@ class Group {
   }
   template <HasDType T>
   Work broadcast(absl::Span<const T> in, absl::Span<T> out, int root) const {
-    return start<T>({.kind = OpKind::kBroadcast, .root = root, .count = size_of(out)}, in, out);
+    return start({.kind = OpKind::kBroadcast, .root = root}, internal::memory_of<T>(in, out));
   }
 
   // Each out = the ins one after another. Equal sizes, or counts[k] elements from member k.
@@ -165,10 +135,7 @@ class Group {
   template <HasDType T>
   Work all_gather(absl::Span<const T> in, absl::Span<T> out,
                   absl::Span<const int64_t> counts = {}) const {
-    return start<T>({.kind = OpKind::kAllGather,
-                     .count = size_of(out),
-                     .counts = counts_or_equal(counts, size_of(in))},
-                    in, out);
+    return start({.kind = OpKind::kAllGather, .counts = counts}, internal::memory_of<T>(in, out));
   }
 
   // Member k's out = part k of the reduction of all ins. Equal parts, or counts[k] elements for
@@ -182,11 +149,8 @@ class Group {
   template <HasDType T>
   Work reduce_scatter(absl::Span<const T> in, absl::Span<T> out, ReduceOp op,
                       absl::Span<const int64_t> counts = {}) const {
-    return start<T>({.kind = OpKind::kReduceScatter,
-                     .op = op,
-                     .count = size_of(in),
-                     .counts = counts_or_equal(counts, size_of(out))},
-                    in, out);
+    return start({.kind = OpKind::kReduceScatter, .op = op, .counts = counts},
+                 internal::memory_of<T>(in, out));
   }
 
   // Member k's out = part r of each in, one after another: equal parts. MPI_Alltoall.
@@ -197,12 +161,7 @@ class Group {
   }
   template <HasDType T>
   Work all_to_all(absl::Span<const T> in, absl::Span<T> out) const {
-    const Counts parts = Counts::equal(size(), size_of(in) / std::max(size(), 1));
-    return start<T>({.kind = OpKind::kAllToAll,
-                     .count = size_of(in),
-                     .counts = parts,
-                     .received_counts = parts},
-                    in, out);
+    return start({.kind = OpKind::kAllToAll}, internal::memory_of<T>(in, out));
   }
   // As above, with send_counts[k] elements to member k and recv_counts[k] from it. MPI_Alltoallv.
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
@@ -214,10 +173,11 @@ class Group {
   template <HasDType T>
   Work all_to_all(absl::Span<const T> in, absl::Span<T> out, absl::Span<const int64_t> send_counts,
                   absl::Span<const int64_t> recv_counts) const {
-    return start<T>({.kind = OpKind::kAllToAll,
-                     .counts = Counts::of(send_counts),
-                     .received_counts = Counts::of(recv_counts)},
-                    in, out);
+    return start({.kind = OpKind::kAllToAll,
+                  .has_equal_parts = false,
+                  .counts = send_counts,
+                  .received_counts = recv_counts},
+                 internal::memory_of<T>(in, out));
   }
 
   // The root's out = the ins one after another; other outs may be empty. In place at the root.
@@ -229,9 +189,8 @@ class Group {
   template <HasDType T>
   Work gather(absl::Span<const T> in, absl::Span<T> out, int root,
               absl::Span<const int64_t> counts = {}) const {
-    return start<T>(
-        {.kind = OpKind::kGather, .root = root, .counts = counts_or_equal(counts, size_of(in))}, in,
-        out);
+    return start({.kind = OpKind::kGather, .root = root, .counts = counts},
+                 internal::memory_of<T>(in, out));
   }
 
   // Each out = its part of the root's in; other ins may be empty. In place at the root.
@@ -243,9 +202,8 @@ class Group {
   template <HasDType T>
   Work scatter(absl::Span<const T> in, absl::Span<T> out, int root,
                absl::Span<const int64_t> counts = {}) const {
-    return start<T>(
-        {.kind = OpKind::kScatter, .root = root, .counts = counts_or_equal(counts, size_of(out))},
-        in, out);
+    return start({.kind = OpKind::kScatter, .root = root, .counts = counts},
+                 internal::memory_of<T>(in, out));
   }
 
   // One message to member `to`, matched in order with its recv from this member: the k-th recv is
@@ -259,7 +217,7 @@ class Group {
   }
   template <HasDType T>
   Work send(absl::Span<const T> in, int to) const {
-    return start_message<T>({.sender = position_, .receiver = to}, /*sends=*/true, in, {});
+    return start_send(internal::memory_of<T>(in, {}), to);
   }
   template <OutMemory Out>
   Work recv(Out&& out, int from) const {
@@ -267,7 +225,7 @@ class Group {
   }
   template <HasDType T>
   Work recv(absl::Span<T> out, int from) const {
-    return start_message<T>({.sender = from, .receiver = position_}, /*sends=*/false, {}, out);
+    return start_recv(internal::memory_of<T>({}, out), from);
   }
 
   // Done when all members have arrived.
@@ -284,58 +242,29 @@ class Group {
   template <HasDType T>
   Work exchange(absl::Span<const T> in, const Box& in_box, absl::Span<T> out, const Box& out_box,
                 absl::Span<const BoxPull> pulls) const {
-    const BoxExchange boxes = {in_box, out_box, std::vector<BoxPull>(pulls.begin(), pulls.end())};
-    return start<T>({.kind = OpKind::kExchange, .boxes = &boxes}, in, out);
+    return start_exchange(internal::memory_of<T>(in, out), in_box, out_box, pulls);
   }
 
  private:
   friend struct internal::GroupAccess;
 
-  template <class Span>
-  static int64_t size_of(const Span& span) {
-    return static_cast<int64_t>(span.size());
-  }
-  Counts counts_or_equal(absl::Span<const int64_t> counts, int64_t equal) const {
-    return counts.empty() ? Counts::equal(size(), equal) : Counts::of(counts);
-  }
-  template <HasDType T>
-  static GivenMemory memory_of(absl::Span<const T> in, absl::Span<T> out) {
-    return {reinterpret_cast<const std::byte*>(in.data()), size_of(in),
-            reinterpret_cast<std::byte*>(out.data()), size_of(out)};
-  }
-  template <HasDType T>
-  Work start(CollectiveSpec spec, absl::Span<const T> in, absl::Span<T> out) const {
-    spec.dtype = dtype_of<T>();
-    spec.order = order_;
-    return start(spec, memory_of<T>(in, out));
-  }
-  template <HasDType T>
-  Work start_message(MessageEnds ends, bool sends, absl::Span<const T> in,
-                     absl::Span<T> out) const {
-    return start({.num_members = 2, .position = sends ? 0 : 1},
-                 {.kind = OpKind::kSendRecv,
-                  .dtype = dtype_of<T>(),
-                  .count = size_of(in) + size_of(out),
-                  .ends = ends},
-                 memory_of<T>(in, out), {});
-  }
-  // Any operation as this member, except a message.
-  Work start(const CollectiveSpec& spec, const GivenMemory& memory,
-             Arguments arguments = {}) const {
-    return start({.num_members = size(), .position = position_}, spec, memory,
-                 std::move(arguments));
-  }
-  Work start(GroupPlace place, const CollectiveSpec& spec, const GivenMemory& memory,
-             Arguments arguments) const;
-  // The Collective of the call, perhaps prepared for an earlier call; Collective::refused() where
-  // the call is wrong.
-  Collective::Ptr prepare(GroupPlace place, const CollectiveSpec& spec, const GivenMemory& memory,
-                          const Arguments& arguments) const;
+  // An operation as the functions above know it.
+  struct Call {
+    OpKind kind;
+    ReduceOp op = ReduceOp::kSum;
+    int root = 0;
+    // Of an all_to_all. In the others no counts stand for equal ones.
+    bool has_equal_parts = true;
+    absl::Span<const int64_t> counts = {};
+    absl::Span<const int64_t> received_counts = {};
+  };
+  Work start(const Call& call, const internal::CallMemory& memory) const;
+  Work start_send(const internal::CallMemory& memory, int to) const;
+  Work start_recv(const internal::CallMemory& memory, int from) const;
+  Work start_exchange(const internal::CallMemory& memory, const Box& in_box, const Box& out_box,
+                      absl::Span<const BoxPull> pulls) const;
 
-  std::shared_ptr<GroupBackend> backend_;  // null: moved from
-  int position_;
-  ReductionOrder order_;
-  std::shared_ptr<PreparedCollectives> prepared_;
+  std::shared_ptr<const internal::GroupMember> member_;  // null: moved from
 };
 
 }  // namespace tessera

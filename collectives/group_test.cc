@@ -21,6 +21,7 @@
 #include "base/shape.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
+#include "collectives/group_backend.h"
 #include "collectives/op_kind.h"
 #include "collectives/work.h"
 #include "device/device_span.h"
@@ -155,7 +156,7 @@ class GroupMemoryTest : public ::testing::Test {
   }
 
   const std::shared_ptr<LastRun> backend_ = std::make_shared<LastRun>();
-  const Group group_{backend_, 1};
+  const Group group_ = internal::make_group(backend_, 1);
   Vector in_ = {1, 2};
   Vector out_ = {0, 0};
 };
@@ -231,15 +232,15 @@ TEST(GroupTest, PrintsItsDevicesAndItsOwn) {
     const auto backend = std::make_shared<LastRun>();
     backend->ids = std::move(ids);
     std::ostringstream out;
-    out << Group(backend, position);
-    EXPECT_EQ(Group(backend, position).to_string(), out.str());
+    out << internal::make_group(backend, position);
+    EXPECT_EQ(internal::make_group(backend, position).to_string(), out.str());
     return out.str();
   };
   EXPECT_EQ(text({4}, 0), "group of device 4, as device 4");
   EXPECT_EQ(text({0, 1}, 1), "group of devices 0, 1, as device 1");
   EXPECT_EQ(text({0, 1, 2, 3, 9}, 4), "group of devices 0-3, 9, as device 9");
   EXPECT_EQ(text({3, 2, 1, 5, 6, 7}, 0), "group of devices 3, 2, 1, 5-7, as device 3");
-  Group group(std::make_shared<LastRun>(), 0);
+  Group group = internal::make_group(std::make_shared<LastRun>(), 0);
   const Group moved_to = std::move(group);
   EXPECT_EQ(group.to_string(), "group that was moved from");  // NOLINT: what the test is about
 }

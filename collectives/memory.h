@@ -12,6 +12,8 @@
 #ifndef TESSERA_COLLECTIVES_MEMORY_H_
 #define TESSERA_COLLECTIVES_MEMORY_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 
@@ -61,6 +63,22 @@ struct TypedSpans {
   absl::Span<const T> in;
   absl::Span<T> out;
 };
+
+// The memory of a call as the caller gives it; not checked.
+struct CallMemory {
+  const std::byte* in = nullptr;
+  int64_t in_count = 0;  // elements, as the one below
+  std::byte* out = nullptr;
+  int64_t out_count = 0;
+  DType dtype = DType::kUint8;
+};
+
+template <HasDType T>
+CallMemory memory_of(absl::Span<const T> in, absl::Span<T> out) {
+  return {reinterpret_cast<const std::byte*>(in.data()), static_cast<int64_t>(in.size()),
+          reinterpret_cast<std::byte*>(out.data()), static_cast<int64_t>(out.size()),
+          dtype_of<T>()};
+}
 
 template <class In, class Out>
 auto spans_of(const In& in, Out&& out) {

@@ -21,21 +21,13 @@
 
 namespace tessera {
 
-// Internal: what a back end keeps of one started operation.
-class PendingWork {
- public:
-  virtual ~PendingWork() = default;
-  virtual bool done() const = 0;
-  // Blocks until the operation is done or `deadline` has passed; then it is given up for all
-  // members, unless all of them had arrived. Returns the verdict that all members get.
-  virtual Status wait_until(absl::Time deadline) = 0;
-};
+class PendingWork;  // Internal: collectives/group_backend.h
 
 class Work {
  public:
   explicit Work(std::shared_ptr<PendingWork> pending) : pending_(std::move(pending)) {}
 
-  bool done() const { return pending_ == nullptr || pending_->done(); }
+  bool done() const;
   // Blocks until the operation is done; its status.
   Status await() const { return wait_until(absl::InfiniteFuture()); }
   // As await(), with a deadline over the operation: if a member has not arrived by then, all
@@ -43,11 +35,7 @@ class Work {
   Status wait(absl::Duration timeout) const { return wait_until(steady_now() + timeout); }
 
  private:
-  Status wait_until(absl::Time deadline) const {
-    if (pending_ != nullptr) return pending_->wait_until(deadline);
-    return absl::FailedPreconditionError(
-        "the Work was moved from; wait on the Work that it was moved to");
-  }
+  Status wait_until(absl::Time deadline) const;
 
   std::shared_ptr<PendingWork> pending_;  // null: moved from
 };

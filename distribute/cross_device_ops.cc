@@ -14,6 +14,7 @@
 #include "dtensor/device_op.h"
 #include "dtensor/parts.h"
 #include "dtensor/relayout.h"
+#include "mesh/mesh_runtime.h"
 #include "ops/shapes.h"
 
 namespace tessera::distribute {
@@ -124,7 +125,7 @@ class OpsOnMesh final : public RelayoutOps {
                                                      ") for a strategy on ", mesh.to_string(), ": ",
                                                      why));
     };
-    if (mesh_.runtime() == nullptr) return refuse("the mesh is abstract");
+    if (tessera::internal::runtime_of(mesh_) == nullptr) return refuse("the mesh is abstract");
     if (mesh_.axes() != mesh.axes()) return refuse("the meshes have other axes");
     for (int64_t i = 0; i < mesh.size(); ++i) {
       const Device& own = client.devices()[*mesh_.device_at(i)];
@@ -179,8 +180,10 @@ class OneDeviceOps final : public CrossDeviceOps {
         Mesh::create({{"device", 1}}, {device_id_.value_or(*mesh.device_at(0))});
     if (!one.ok()) return failed(destination, one.status());
     const int rank = static_cast<int>(terms->shape().size());
-    const DTensor there =
-        relayout(*terms, Layout::replicated(one->with_runtime(mesh.runtime()), rank));
+    const DTensor there = relayout(
+        *terms,
+        Layout::replicated(
+            tessera::internal::with_runtime(*one, tessera::internal::runtime_of(mesh)), rank));
     return relayout(there, destination);
   }
 

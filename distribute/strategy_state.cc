@@ -18,6 +18,7 @@
 #include "dtensor/device_op.h"
 #include "dtensor/parts.h"
 #include "dtensor/relayout.h"
+#include "mesh/mesh_runtime.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
@@ -62,7 +63,7 @@ bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::k
 StatusOr<std::shared_ptr<StrategyState>> StrategyState::create(
     const Client& client, Mesh mesh, std::vector<std::string> replica_axes, StrategyOptions options,
     std::optional<Mesh> parameter_mesh) {
-  if (mesh.runtime() == nullptr) {
+  if (tessera::internal::runtime_of(mesh) == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("a strategy needs a live mesh; ", mesh.to_string(),
                      " is abstract: make it with create_mesh(client, ...)"));
@@ -122,7 +123,7 @@ StatusOr<Mesh> StrategyState::replica_mesh(absl::Span<const int64_t> coordinates
     TESSERA_ASSIGN_OR_RETURN(const int64_t position, mesh_.position(coordinates));
     TESSERA_ASSIGN_OR_RETURN(const Mesh one,
                              Mesh::create({{"device", 1}}, {*mesh_.device_at(position)}));
-    return one.with_runtime(mesh_.runtime());
+    return tessera::internal::with_runtime(one, tessera::internal::runtime_of(mesh_));
   }
   std::vector<std::pair<std::string, int64_t>> fixed;
   for (int axis = 0; axis < mesh_.rank(); ++axis) {
@@ -160,7 +161,9 @@ Status StrategyState::set_clients() {
   TESSERA_ASSIGN_OR_RETURN(const Mesh clients,
                            Mesh::create({{"client", static_cast<int64_t>(ids.size())}}, ids));
   TESSERA_ASSIGN_OR_RETURN(
-      call_rows_, Layout::batch_sharded(clients.with_runtime(control.runtime()), "client", 2));
+      call_rows_, Layout::batch_sharded(tessera::internal::with_runtime(
+                                            clients, tessera::internal::runtime_of(control)),
+                                        "client", 2));
   return absl::OkStatus();
 }
 

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "collectives/group_backend.h"
+#include "device/buffer.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/runtime.h"
 
@@ -79,8 +81,8 @@ StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> lo
   };
   auto held = std::make_shared<Held>(Held{runtime_, std::move(backend)});
   GroupBackend* const raw = held->backend.get();
-  return Group(std::shared_ptr<GroupBackend>(std::move(held), raw), positions[0],
-               runtime_->reduction_order());
+  return internal::make_group(std::shared_ptr<GroupBackend>(std::move(held), raw), positions[0],
+                              runtime_->reduction_order());
 }
 
 Status Client::check_local_device(int local_device) const {
@@ -108,8 +110,8 @@ StatusOr<Group> Client::group(const Mesh& mesh, absl::Span<const std::string> ax
   return group(std::move(device_ids), local_device);
 }
 
-StatusOr<std::shared_ptr<Buffer>> Client::raw_allocate(int local_device, int64_t count,
-                                                       DType dtype) const {
+StatusOr<std::shared_ptr<std::byte>> Client::raw_allocate(int local_device, int64_t count,
+                                                          DType dtype) const {
   TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   TESSERA_RETURN_IF_ERROR(check_local_device(local_device));
   if (count < 0) {
@@ -118,7 +120,9 @@ StatusOr<std::shared_ptr<Buffer>> Client::raw_allocate(int local_device, int64_t
   }
   const int64_t shape[] = {count};
   TESSERA_RETURN_IF_ERROR(with_context(validate_shape(shape, dtype), "allocate"));
-  return runtime_->allocate(local_device, num_bytes(shape, dtype));
+  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> buffer,
+                           runtime_->allocate(local_device, num_bytes(shape, dtype)));
+  return std::shared_ptr<std::byte>(buffer, buffer->mutable_data());
 }
 
 Status Client::sync_devices() {

@@ -33,6 +33,7 @@
 #ifndef TESSERA_DTENSOR_CLIENT_H_
 #define TESSERA_DTENSOR_CLIENT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -46,7 +47,6 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "collectives/group.h"
-#include "device/buffer.h"
 #include "device/device.h"
 #include "device/device_span.h"
 #include "dtensor/client_options.h"
@@ -101,10 +101,10 @@ class Client {
   // ResourceExhausted where there is no memory.
   template <HasDType T>
   StatusOr<DeviceSpan<T>> allocate(int local_device, int64_t count) const {
-    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<Buffer> buffer,
+    TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<std::byte> memory,
                              raw_allocate(local_device, count, dtype_of<T>()));
-    T* const first = reinterpret_cast<T*>(buffer->mutable_data());
-    return DeviceSpan<T>(absl::MakeSpan(first, static_cast<size_t>(count)), std::move(buffer));
+    T* const first = reinterpret_cast<T*>(memory.get());
+    return DeviceSpan<T>(absl::MakeSpan(first, static_cast<size_t>(count)), std::move(memory));
   }
 
   // Blocks until every pending op of this client's devices has finished; returns the first error
@@ -128,8 +128,8 @@ class Client {
   friend StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                                     std::vector<int> device_ids, const MeshOptions& options);
   Status check_local_device(int local_device) const;
-  StatusOr<std::shared_ptr<Buffer>> raw_allocate(int local_device, int64_t count,
-                                                 DType dtype) const;
+  StatusOr<std::shared_ptr<std::byte>> raw_allocate(int local_device, int64_t count,
+                                                    DType dtype) const;
   explicit Client(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
   Status check_not_moved_from() const;
 

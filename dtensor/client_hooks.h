@@ -67,8 +67,8 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
 
 // Null for a client that was moved from.
 const std::shared_ptr<Runtime>& runtime_of(const Client& client);
-// The argument of Mesh::with_runtime() that makes an abstract mesh live without the agreement of
-// create_mesh().
+// The argument of with_runtime() (mesh/mesh_runtime.h) that makes an abstract mesh live without the
+// agreement of create_mesh().
 std::shared_ptr<MeshRuntime> mesh_runtime_of(const Client& client);
 
 }  // namespace internal

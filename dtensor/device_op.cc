@@ -9,6 +9,7 @@
 #include "dtensor/taken_streams.h"
 #include "dtensor/tensor_access.h"
 #include "dtensor/tensor_rep.h"
+#include "mesh/mesh_runtime.h"
 
 namespace tessera::internal {
 namespace {
@@ -130,7 +131,7 @@ std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTenso
   auto program = std::make_shared<DeviceProgram>(
       DeviceProgram{dtype,
                     std::move(shape),
-                    *layout.with_mesh(layout.mesh().with_runtime(nullptr)),
+                    *layout.with_mesh(internal::with_runtime(layout.mesh(), nullptr)),
                     std::move(kernel),
                     std::make_shared<const std::string>(std::move(explanation)),
                     {},

@@ -38,12 +38,12 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
-#include "device/buffer.h"
 #include "layout/layout.h"
 #include "relayout/plan.h"
 
 namespace tessera {
 
+class Buffer;   // Internal.
 class Runtime;  // Internal.
 
 namespace internal {
@@ -80,7 +80,7 @@ struct ShardView {
   Box box;      // in global indices
   Shape shape;  // box.sizes
   absl::Span<const T> data;
-  std::shared_ptr<const Buffer> buffer;
+  std::shared_ptr<const Buffer> buffer;  // keeps the memory
   internal::ViewOrigin origin = {};
 
   // As a rank-`Rank` Eigen::TensorMap<const Eigen::Tensor<T, Rank, Eigen::RowMajor>>. Where Rank is

@@ -29,6 +29,7 @@
 #include "job/environment/host.h"
 #include "job/environment/job_token.h"
 #include "job/launcher/status_channel.h"
+#include "mesh/mesh_runtime.h"
 #include "relayout/plan.h"
 
 namespace tessera {
@@ -304,13 +305,13 @@ StatusOr<Mesh> Runtime::make_mesh(std::vector<MeshAxis> axes, std::vector<int> d
     if (absl::IsUnavailable(agreed)) report_fatal_status(agreed);
     TESSERA_RETURN_IF_ERROR(agreed);
   }
-  return mesh.with_runtime(shared_from_this());
+  return internal::with_runtime(mesh, shared_from_this());
 }
 
 StatusOr<std::shared_ptr<const Runtime::BarrierPlan>> Runtime::barrier_plan(const Mesh& mesh) {
   if (std::shared_ptr<const BarrierPlan> known = barrier_plans_.find(mesh)) return known;
   // The cache lives as long as the runtime: it must not hold a mesh that holds the runtime.
-  auto plan = std::make_shared<BarrierPlan>(BarrierPlan{mesh.with_runtime(nullptr),
+  auto plan = std::make_shared<BarrierPlan>(BarrierPlan{internal::with_runtime(mesh, nullptr),
                                                         absl::StrCat("on ", mesh.to_string()),
                                                         local_devices_of(mesh),
                                                         nullptr,
@@ -466,8 +467,8 @@ StatusOr<std::shared_ptr<const RelayoutProgram>> Runtime::relayout_program(
     const ProgramArgs& args) {
   if (std::shared_ptr<const RelayoutProgram> known = programs_.find(args)) return known;
   // The cache lives as long as the runtime: it must not hold meshes that hold the runtime.
-  ProgramKey key = {*args.from.with_mesh(args.from.mesh().with_runtime(nullptr)),
-                    *args.to.with_mesh(args.to.mesh().with_runtime(nullptr)), args.shape,
+  ProgramKey key = {*args.from.with_mesh(internal::with_runtime(args.from.mesh(), nullptr)),
+                    *args.to.with_mesh(internal::with_runtime(args.to.mesh(), nullptr)), args.shape,
                     args.dtype, args.replicas};
   const PlanOptions plan_options = {.topology = topology_,
                                     .reduction_order = options_.reduction_order};

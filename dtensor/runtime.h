@@ -31,7 +31,7 @@
 #include "base/status.h"
 #include "base/wait_reports.h"
 #include "collectives/collective.h"
-#include "collectives/group.h"
+#include "collectives/group_backend.h"
 #include "collectives/platform/client_devices.h"
 #include "collectives/platform/platform.h"
 #include "device/arithmetic.h"
@@ -47,6 +47,7 @@
 #include "job/coordinator/coordinator.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "mesh/mesh_runtime.h"
 #include "relayout/fetch.h"
 #include "relayout/topology.h"
 

@@ -23,7 +23,7 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "collectives/collective.h"
-#include "collectives/group.h"
+#include "collectives/group_backend.h"
 #include "collectives/shared.h"
 #include "device/buffer.h"
 #include "device/device.h"

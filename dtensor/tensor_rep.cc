@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "mesh/mesh_runtime.h"
 
 namespace tessera::internal {
 
@@ -24,7 +25,7 @@ Status TensorRep::await(const Buffer& buffer) const {
 
 StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout) {
   TESSERA_RETURN_IF_ERROR(layout.status());
-  auto runtime = std::dynamic_pointer_cast<Runtime>(layout->mesh().runtime());
+  auto runtime = std::dynamic_pointer_cast<Runtime>(internal::runtime_of(layout->mesh()));
   if (runtime == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("mesh ", layout->mesh().to_string(),

@@ -13,6 +13,7 @@
 #include "dtensor/relayout.h"
 #include "dtensor/tensor_access.h"
 #include "dtensor/tensor_rep.h"
+#include "mesh/mesh_runtime.h"
 
 namespace tessera {
 
@@ -37,8 +38,9 @@ StatusOr<internal::RawShard> DTensor::raw_to_host(DType dtype) const {
   for (const auto& [client, id] : first_device) ids.push_back(id);
   TESSERA_ASSIGN_OR_RETURN(const Mesh clients,
                            Mesh::create({{"client", static_cast<int64_t>(ids.size())}}, ids));
-  const DTensor whole = relayout(*this, Layout::replicated(clients.with_runtime(rep().runtime),
-                                                           static_cast<int>(rep().shape->size())));
+  const DTensor whole =
+      relayout(*this, Layout::replicated(internal::with_runtime(clients, rep().runtime),
+                                         static_cast<int>(rep().shape->size())));
   return whole.raw_shard(0, dtype);
 }
 

@@ -12,6 +12,7 @@
 #include "dtensor/device_op.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"
+#include "mesh/mesh_runtime.h"
 
 namespace tessera::input::internal {
 
@@ -28,7 +29,7 @@ StatusOr<Agreement> Agreement::create(const Client& client, const Mesh& mesh, in
   }
   TESSERA_ASSIGN_OR_RETURN(const Mesh abstract,
                            Mesh::create({{"client", static_cast<int64_t>(ids.size())}}, ids));
-  const Mesh live = abstract.with_runtime(mesh.runtime());
+  const Mesh live = tessera::internal::with_runtime(abstract, tessera::internal::runtime_of(mesh));
   TESSERA_ASSIGN_OR_RETURN(Layout own, Layout::batch_sharded(live, "client", /*rank=*/2));
   TESSERA_ASSIGN_OR_RETURN(Layout all, Layout::replicated(live, /*rank=*/2));
   return Agreement(std::move(own), std::move(all), std::move(clients), num_columns);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/stable_hash.h"
 #include "base/text.h"
+#include "mesh/mesh_runtime.h"
 
 namespace tessera {
 namespace {
@@ -311,7 +312,7 @@ StatusOr<Mesh> Mesh::slice(absl::Span<const std::pair<std::string, int64_t>> fix
     ids.push_back(rep().ids_are_positions ? static_cast<int>(position) : rep().ids[position]);
   }
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create(std::move(kept), std::move(ids)));
-  return mesh.with_runtime(runtime_);
+  return internal::with_runtime(mesh, runtime_);
 }
 
 Status Mesh::barrier(absl::string_view name, std::optional<absl::Duration> timeout) const {
@@ -328,8 +329,9 @@ std::string Mesh::to_string() const {
   return text;
 }
 
-Mesh Mesh::with_runtime(std::shared_ptr<MeshRuntime> runtime) const {
-  Mesh mesh = *this;
+const std::shared_ptr<MeshRuntime>& internal::runtime_of(const Mesh& mesh) { return mesh.runtime_; }
+
+Mesh internal::with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime) {
   mesh.runtime_ = std::move(runtime);
   return mesh;
 }

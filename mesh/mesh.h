@@ -54,14 +54,11 @@ struct MeshAxis {
 // large one would bury the rest.
 std::string axes_to_string(absl::Span<const MeshAxis> axes);
 
-// The functions that a live mesh needs from the layers above it: the one inverted arrow of the
-// architecture. dtensor/ implements it. Thread-safe.
-class MeshRuntime {
- public:
-  virtual ~MeshRuntime() = default;
-  virtual Status barrier(const Mesh& mesh, absl::string_view name,
-                         std::optional<absl::Duration> timeout) = 0;
-};
+class MeshRuntime;
+namespace internal {  // mesh/mesh_runtime.h
+const std::shared_ptr<MeshRuntime>& runtime_of(const Mesh& mesh);
+Mesh with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime);
+}  // namespace internal
 
 class Mesh {
  public:
@@ -125,10 +122,6 @@ class Mesh {
   // "{batch=4, model=2}", followed by " on 3,1,..." where the ids are not 0..n-1.
   std::string to_string() const;
 
-  // The same mesh bound to a runtime, and the runtime it is bound to (null: abstract).
-  Mesh with_runtime(std::shared_ptr<MeshRuntime> runtime) const;
-  const std::shared_ptr<MeshRuntime>& runtime() const { return runtime_; }
-
   // By axes and device ids; the runtime does not count.
   friend bool operator==(const Mesh& a, const Mesh& b);
   template <typename H>
@@ -140,6 +133,9 @@ class Mesh {
   }
 
  private:
+  friend const std::shared_ptr<MeshRuntime>& internal::runtime_of(const Mesh& mesh);
+  friend Mesh internal::with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime);
+
   struct Rep;
   const Rep& rep() const { return *rep_; }
   explicit Mesh(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
@@ -147,7 +143,7 @@ class Mesh {
   uint64_t hash() const;
 
   std::shared_ptr<const Rep> rep_;
-  std::shared_ptr<MeshRuntime> runtime_;
+  std::shared_ptr<MeshRuntime> runtime_;  // null: abstract
 };
 
 }  // namespace tessera

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "mesh/mesh_runtime.h"
 #include "tests/support/matchers.h"
 
 namespace tessera {
@@ -449,10 +450,10 @@ TEST(MeshTest, BarrierGoesToTheRuntime) {
                        "barrier \"epoch\" on {x=2, y=2}: the mesh is abstract, no device stands "
                        "behind it; make a live one with create_mesh(client, axes)"));
   const auto runtime = std::make_shared<RecordingRuntime>();
-  const Mesh live = abstract_mesh.with_runtime(runtime);
+  const Mesh live = internal::with_runtime(abstract_mesh, runtime);
   EXPECT_EQ(live, abstract_mesh);
-  EXPECT_EQ(live.runtime(), runtime);
-  EXPECT_EQ(abstract_mesh.runtime(), nullptr);
+  EXPECT_EQ(internal::runtime_of(live), runtime);
+  EXPECT_EQ(internal::runtime_of(abstract_mesh), nullptr);
   EXPECT_THAT(live.barrier("epoch", absl::Seconds(3)), IsOk());
   EXPECT_EQ(runtime->last, "epoch on {x=2, y=2} 3s");
 

@@ -16,6 +16,7 @@
 #include "dtensor/device_op.h"
 #include "dtensor/relayout.h"
 #include "layout/layout.h"
+#include "mesh/mesh_runtime.h"
 #include "ops/decision.h"
 #include "ops/infer.h"
 #include "ops/kernels/host_engine.h"
@@ -125,7 +126,7 @@ DecisionCache& decisions_of(const DTensor& tensor) {
 
 // The cache is the client's: it must not hold meshes that hold the client.
 Layout without_runtime(const Layout& layout) {
-  return *layout.with_mesh(layout.mesh().with_runtime(nullptr));
+  return *layout.with_mesh(internal::with_runtime(layout.mesh(), nullptr));
 }
 
 CallKey key_of(const Asked& asked) {

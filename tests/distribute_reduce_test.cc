@@ -27,6 +27,7 @@
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "mesh/mesh_runtime.h"
 #include "tests/support/clients.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/matchers.h"
@@ -422,8 +423,8 @@ TEST_P(DistributeReduceTest, Destinations) {
             const int first = *strategy.mesh().device_at(0);
             TESSERA_ASSIGN_OR_RETURN(const Mesh device,
                                      Mesh::create({{"device", 1}}, std::vector<int>{first}));
-            const StatusOr<Layout> there =
-                Layout::replicated(device.with_runtime(strategy.mesh().runtime()), 1);
+            const StatusOr<Layout> there = Layout::replicated(
+                internal::with_runtime(device, internal::runtime_of(strategy.mesh())), 1);
             const DTensor on_device = strategy.reduce_to(ReduceOp::kSum, values, there);
             if (client.client_id() == 0) {
               TESSERA_RETURN_IF_ERROR(expect_values<float>(on_device, {2}, {6, 60}));

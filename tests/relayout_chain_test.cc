@@ -18,6 +18,7 @@
 #include "dtensor/relayout.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "mesh/mesh_runtime.h"
 #include "relayout/testing/small_relayouts.h"
 #include "tests/support/clients.h"
 #include "tests/support/job_forms.h"
@@ -44,7 +45,7 @@ class Chains {
     Chains chains;
     for (const char* text : kMeshes) {
       TESSERA_ASSIGN_OR_RETURN(const Mesh abstract, Mesh::parse(text));
-      const Mesh mesh = abstract.with_runtime(internal::mesh_runtime_of(client));
+      const Mesh mesh = internal::with_runtime(abstract, internal::mesh_runtime_of(client));
       chains.layouts_.push_back(every_layout(mesh, static_cast<int>(kShape.size()), ops));
     }
     return chains;

@@ -22,6 +22,7 @@
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "mesh/mesh_runtime.h"
 #include "relayout/testing/case_table.h"
 #include "relayout/testing/small_relayouts.h"
 #include "tests/support/clients.h"
@@ -67,7 +68,7 @@ bool fits(const Mesh& mesh, const Client& client) {
 
 // The layout on a mesh of the client's job.
 StatusOr<Layout> on_devices_of(Client& client, const Layout& layout) {
-  return layout.with_mesh(layout.mesh().with_runtime(internal::mesh_runtime_of(client)));
+  return layout.with_mesh(internal::with_runtime(layout.mesh(), internal::mesh_runtime_of(client)));
 }
 
 // How much of what is tried elsewhere a form tries: streams of the GPU's double take longest, and

@@ -14,6 +14,7 @@
 #include "base/thread.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
+#include "collectives/group_backend.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/runtime.h"

@@ -37,7 +37,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/group.h"
+#include "collectives/group_backend.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_group.h"
 #include "collectives/host/host_link.h"

@@ -26,7 +26,7 @@
 #include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
-#include "collectives/group.h"
+#include "collectives/group_backend.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_resources.h"

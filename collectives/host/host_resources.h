@@ -26,7 +26,7 @@
 #include "base/fork_guard.h"
 #include "base/status.h"
 #include "base/wait_reports.h"
-#include "collectives/group.h"
+#include "collectives/group_backend.h"
 #include "collectives/host/host_link.h"
 #include "collectives/host/message_pump.h"
 #include "collectives/host/replica_loans.h"

@@ -30,6 +30,7 @@
 #include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
+#include "collectives/group_backend.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/host_group.h"

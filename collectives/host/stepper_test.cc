@@ -39,6 +39,7 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
+#include "collectives/group_backend.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
 #include "collectives/host/host_backend.h"
@@ -651,7 +652,7 @@ class LendingSteps {
   }
   Status broadcast(int c, std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
     const int64_t in_count = in == nullptr ? 0 : kBytes;
-    return internal::GroupAccess::start(Group(clients_[c].group, c),
+    return internal::GroupAccess::start(internal::make_group(clients_[c].group, c),
                                         {.kind = OpKind::kBroadcast, .count = kBytes},
                                         {.in_count = in_count, .out_count = kBytes},
                                         {.in_buffer = std::move(in), .out_buffer = std::move(out)})

@@ -35,7 +35,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "base/wait_reports.h"
-#include "collectives/group.h"
+#include "collectives/group_backend.h"
 #include "collectives/platform/platform.h"
 #include "device/buffer.h"
 #include "device/device.h"

@@ -10,15 +10,17 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
+#include "collectives/group_backend.h"
+#include "collectives/memory.h"
 #include "collectives/work.h"
 
 namespace tessera::internal {
 
 struct GroupAccess {
   // Starts as the member that the group is for. Not for messages.
-  static Work start(const Group& group, const CollectiveSpec& spec, const GivenMemory& memory,
+  static Work start(const Group& group, const CollectiveSpec& spec, const CallMemory& memory,
                     Arguments arguments = {}) {
-    return group.start(spec, memory, std::move(arguments));
+    return group.member_->start(spec, memory, std::move(arguments));
   }
 };
 

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "collectives/cuda/testing/staged_group.h"
 #include "collectives/group.h"
+#include "collectives/group_backend.h"
 #include "device/cpu/arena.h"
 #include "device/cuda/cuda_device.h"
 #include "device/stream.h"
@@ -33,7 +34,7 @@ Status run_on_gpu(const Client& client, const Device& device, const std::vector<
                              internal::runtime_of(client)->group(ids));
     groups.push_back(std::make_shared<cuda::StagedGroup>(std::move(group), stage));
     const auto own = std::find(ids.begin(), ids.end(), device.id);
-    return Group(groups.back(), static_cast<int>(own - ids.begin()));
+    return internal::make_group(groups.back(), static_cast<int>(own - ids.begin()));
   };
   TESSERA_ASSIGN_OR_RETURN(const Group group, staged(device_ids));
   const auto subgroup = [&](absl::Span<const int> positions) {

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "collectives/cuda/cuda_mover.h"
 #include "collectives/cuda/testing/staged_group.h"
+#include "collectives/group_backend.h"
 #include "collectives/nccl/nccl_mover.h"
 #include "collectives/nccl/slab_source.h"
 #include "device/device.h"
@@ -136,7 +137,8 @@ StatusOr<Group> CudaJob::raw_group(int device, absl::Span<const int> device_ids)
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> group,
                            clients_[ids_[device].client_id].backend->group(device_ids));
   for (size_t position = 0; position < device_ids.size(); ++position) {
-    if (device_ids[position] == device) return Group(group, static_cast<int>(position));
+    if (device_ids[position] != device) continue;
+    return internal::make_group(group, static_cast<int>(position));
   }
   return absl::InvalidArgumentError(absl::StrCat("device ", device, " is not a member"));
 }
@@ -149,7 +151,7 @@ StatusOr<Group> CudaJob::group(int device, absl::Span<const int> device_ids) {
     auto staged = std::make_shared<StagedGroup>(std::move(group), stages_[device]);
     std::lock_guard<std::mutex> lock(mutex_);
     groups_.push_back(staged);
-    return Group(std::move(staged), static_cast<int>(position));
+    return internal::make_group(std::move(staged), static_cast<int>(position));
   }
   return absl::InvalidArgumentError(absl::StrCat("device ", device, " is not a member"));
 }

@@ -18,7 +18,7 @@
 #include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
-#include "collectives/group.h"
+#include "collectives/group_backend.h"
 #include "device/buffer.h"
 #include "device/cuda/api.h"
 #include "device/cuda/cuda_stream.h"

@@ -69,7 +69,8 @@ StatusOr<Group> HostJob::group(int device, absl::Span<const int> device_ids) {
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> group,
                            clients_[devices_[device].client_id].backend->group(device_ids));
   for (size_t position = 0; position < device_ids.size(); ++position) {
-    if (device_ids[position] == device) return Group(group, static_cast<int>(position));
+    if (device_ids[position] != device) continue;
+    return internal::make_group(group, static_cast<int>(position));
   }
   return absl::InvalidArgumentError(absl::StrCat("device ", device, " is not a member"));
 }

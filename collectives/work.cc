@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/work.h"
+
+#include "collectives/group_backend.h"
+
+namespace tessera {
+
+bool Work::done() const { return pending_ == nullptr || pending_->done(); }
+
+Status Work::wait_until(absl::Time deadline) const {
+  if (pending_ != nullptr) return pending_->wait_until(deadline);
+  return absl::FailedPreconditionError(
+      "the Work was moved from; wait on the Work that it was moved to");
+}
+
+}  // namespace tessera
