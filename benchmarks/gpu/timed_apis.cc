@@ -101,8 +101,9 @@ class TimedCuda final : public TimedApi<cuda::Api> {
   Status launch(const cuda::Kernel& kernel, StreamHandle stream) override {
     return timed("launch", [&](cuda::Api& api) { return api.launch(kernel, stream); });
   }
-  Status multiply(const cuda::Gemm& gemm, StreamHandle stream) override {
-    return timed("multiply", [&](cuda::Api& api) { return api.multiply(gemm, stream); });
+  Status multiply(const cuda::Gemm& gemm, cuda::WorkspaceSource workspace,
+                  StreamHandle stream) override {
+    return timed("multiply", [&](cuda::Api& api) { return api.multiply(gemm, workspace, stream); });
   }
 };
 

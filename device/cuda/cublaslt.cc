@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,6 +59,23 @@ uint64_t bytes_of(ElementType type) {
   return type == ElementType::kFloat64 ? 8 : type == ElementType::kFloat32 ? 4 : 2;
 }
 
+// The workspace that cuBLAS recommends for the GPUs of sm_90 ("cublasSetWorkspace" of its manual);
+// 4 MiB are enough for others. A limit: a product takes what its algorithm needs.
+constexpr uint64_t kMostWorkspaceBytes = uint64_t{32} << 20;
+
+// How the parts of a split sum may be added (cublasLtReductionScheme_t in cublasLt.h of CUDA 13):
+//   COMPUTE_TYPE, OUTPUT_TYPE   parts are stored "in the workspace and reduced in a separate step",
+//                               so that nothing depends on which part is done first
+//   INPLACE                     parts are added "using the output buffer", with "counters (in
+//                               workspace) to guarantee the sequentiality". The order of the parts
+//                               is not documented, so this scheme is not allowed
+// With OUTPUT_TYPE a part of a half type would be rounded before the sum is.
+uint32_t reductions_of(ElementType type) {
+  const bool is_half = type == ElementType::kFloat16 || type == ElementType::kBFloat16;
+  return CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
+         (is_half ? 0 : CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
+}
+
 // What an address, and what is so many bytes further each time, are multiples of; cuBLASLt asks for
 // no more than 256.
 uint32_t alignment_of(const std::byte* data, uint64_t step_bytes) {
@@ -102,7 +120,7 @@ class GemmDescription {
       return alignment_of(matrix.data, static_cast<uint64_t>(step) * bytes_of(gemm.type));
     };
     const std::pair<cublasLtMatmulPreferenceAttributes_t, uint32_t> attributes[] = {
-        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_NONE},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions_of(gemm.type)},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(gemm.b)},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(gemm.a)},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(result)},
@@ -112,6 +130,22 @@ class GemmDescription {
                             &value, sizeof value);
     }
     return absl::OkStatus();
+  }
+
+  // The algorithm that the library takes for the fastest with a workspace of no more than that,
+  // which it remembers for a description; nothing where it has none.
+  using Choice = std::optional<cublasLtMatmulHeuristicResult_t>;
+  StatusOr<Choice> choose(cublasLtHandle_t handle, uint64_t most_workspace_bytes) const {
+    TESSERA_CUBLASLT_CALL(lt_, cublasLtMatmulPreferenceSetAttribute, preference,
+                          CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most_workspace_bytes,
+                          sizeof most_workspace_bytes);
+    cublasLtMatmulHeuristicResult_t chosen = {};
+    int num_chosen = 0;
+    const cublasStatus_t found = lt_.cublasLtMatmulAlgoGetHeuristic_(
+        handle, product, b, a, c, c, preference, 1, &chosen, &num_chosen);
+    if (found == CUBLAS_STATUS_NOT_SUPPORTED) return Choice();
+    TESSERA_RETURN_IF_ERROR(lt_.status_of(found, "cublasLtMatmulAlgoGetHeuristic"));
+    return num_chosen > 0 && chosen.state == CUBLAS_STATUS_SUCCESS ? Choice(chosen) : Choice();
   }
 
   cublasLtMatmulDesc_t product = nullptr;
@@ -179,19 +213,24 @@ StatusOr<cublasLtHandle_t> CublasLt::handle_of_current_gpu() {
   return handle;
 }
 
-Status CublasLt::multiply(const Gemm& gemm, void* stream, bool* has_algorithm) {
+Status CublasLt::multiply(const Gemm& gemm, WorkspaceSource workspace, void* stream,
+                          bool* has_algorithm) {
   GemmDescription as(*this);
   TESSERA_RETURN_IF_ERROR(as.fill(gemm));
   TESSERA_ASSIGN_OR_RETURN(const cublasLtHandle_t handle, handle_of_current_gpu());
-  // The library remembers what it chose for a description.
-  cublasLtMatmulHeuristicResult_t chosen = {};
-  int num_chosen = 0;
-  const cublasStatus_t found = cublasLtMatmulAlgoGetHeuristic_(
-      handle, as.product, as.b, as.a, as.c, as.c, as.preference, 1, &chosen, &num_chosen);
-  *has_algorithm =
-      found == CUBLAS_STATUS_SUCCESS && num_chosen > 0 && chosen.state == CUBLAS_STATUS_SUCCESS;
-  if (found == CUBLAS_STATUS_NOT_SUPPORTED) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(status_of(found, "cublasLtMatmulAlgoGetHeuristic"));
+  TESSERA_ASSIGN_OR_RETURN(GemmDescription::Choice chosen, as.choose(handle, kMostWorkspaceBytes));
+  std::byte* memory = nullptr;
+  if (chosen.has_value() && chosen->workspaceSize > 0) {
+    const StatusOr<std::byte*> given = workspace(chosen->workspaceSize);
+    if (given.ok()) {
+      memory = *given;
+    } else if (absl::IsResourceExhausted(given.status())) {
+      TESSERA_ASSIGN_OR_RETURN(chosen, as.choose(handle, 0));
+    } else {
+      return given.status();
+    }
+  }
+  *has_algorithm = chosen.has_value();
   if (!*has_algorithm) return absl::OkStatus();
   const float one = 1;
   const float zero = 0;  // c is not read
@@ -201,8 +240,8 @@ Status CublasLt::multiply(const Gemm& gemm, void* stream, bool* has_algorithm) {
   const void* const alpha = is_f64 ? static_cast<const void*>(&one_f64) : &one;
   const void* const beta = is_f64 ? static_cast<const void*>(&zero_f64) : &zero;
   TESSERA_CUBLASLT_CALL(*this, cublasLtMatmul, handle, as.product, alpha, gemm.b.data, as.b,
-                        gemm.a.data, as.a, beta, gemm.c, as.c, gemm.c, as.c, &chosen.algo, nullptr,
-                        0, static_cast<cudaStream_t>(stream));
+                        gemm.a.data, as.a, beta, gemm.c, as.c, gemm.c, as.c, &chosen->algo, memory,
+                        chosen->workspaceSize, static_cast<cudaStream_t>(stream));
   return absl::OkStatus();
 }
 

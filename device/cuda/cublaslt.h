@@ -3,8 +3,9 @@
 // CublasLt: products of matrices by cuBLASLt. No program links the library, which has 500 MB: it is
 // loaded when a program multiplies on a GPU.
 //
-// Needs no memory of the GPU: no workspace, and terms are added in one sequence, so that a product
-// gives the same bits each time. Only in builds with a CUDA toolkit that has cublasLt.h.
+// A sum that is long for its result is split: parts go to a workspace of up to 32 MiB and are added
+// in a separate step, so that a product gives the same bits each time. Only in builds with a CUDA
+// toolkit that has cublasLt.h.
 #ifndef TESSERA_DEVICE_CUDA_CUBLASLT_H_
 #define TESSERA_DEVICE_CUDA_CUBLASLT_H_
 
@@ -46,8 +47,9 @@ class CublasLt {
   static StatusOr<std::unique_ptr<CublasLt>> load(const std::string& library = "");
 
   // Gives a stream of the current GPU the product. *has_algorithm is false where the library has
-  // none for it; then nothing was given. For f16, bf16, f32 and f64.
-  Status multiply(const Gemm& gemm, void* stream, bool* has_algorithm);
+  // none for it; then nothing was given. A product whose algorithm gets no workspace, because there
+  // is no more memory, is computed by another one. For f16, bf16, f32 and f64.
+  Status multiply(const Gemm& gemm, WorkspaceSource workspace, void* stream, bool* has_algorithm);
 
  private:
   friend class GemmDescription;

@@ -5,6 +5,7 @@
 // Api (contract_on_gpu_test.cc) goes further.
 #include "device/cuda/cublaslt.h"
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 
@@ -52,7 +53,10 @@ TEST(CublasLtTest, TheLibraryTakesTheDescriptionsOfProducts) {
                                       [&]() -> Status {
                                         if (open_api().ok()) return absl::OkStatus();
                                         bool has_algorithm = false;
-                                        return (*lt)->multiply(gemm, nullptr, &has_algorithm);
+                                        const auto none = [](uint64_t) -> StatusOr<std::byte*> {
+                                          return absl::ResourceExhaustedError("no memory");
+                                        };
+                                        return (*lt)->multiply(gemm, none, nullptr, &has_algorithm);
                                       }),
                 AnyOf(IsOk(), StatusIs(absl::StatusCode::kInternal, HasSubstr("cudaGetDevice: "))));
   }

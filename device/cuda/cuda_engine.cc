@@ -235,7 +235,7 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b, c
     constexpr std::byte kZero[8] = {};
     return fill(dtype, kZero, out, num_elements(sizes));
   }
-  std::vector<Scratch> copies;
+  std::vector<Scratch> scratches;  // until the stream has all the work
   const auto matrices_of = [&](const Labelled& array, const Labels& left,
                                const Labels& right) -> StatusOr<Matrices> {
     if (const auto found = as_matrices(array, parts.batch, left, right)) return *found;
@@ -247,8 +247,8 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b, c
         copy_strided(dtype, {array.data, strides}, ordered, copy->mutable_data()));
     const int64_t num_right = num_elements(by_label(array.labels, array.sizes, right));
     const int64_t num_left = num_elements(by_label(array.labels, array.sizes, left));
-    copies.push_back(std::move(copy));
-    return Matrices{copies.back()->data(), num_left * num_right, num_right, 1};
+    scratches.push_back(std::move(copy));
+    return Matrices{scratches.back()->data(), num_left * num_right, num_right, 1};
   };
   TESSERA_ASSIGN_OR_RETURN(const Matrices left, matrices_of(a, parts.rows, parts.summed));
   TESSERA_ASSIGN_OR_RETURN(const Matrices right, matrices_of(b, parts.summed, parts.columns));
@@ -257,8 +257,8 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b, c
   std::byte* result = out;
   if (order != labels) {
     TESSERA_ASSIGN_OR_RETURN(Scratch copy, scratch(num_bytes(sizes, dtype)));
-    copies.push_back(std::move(copy));
-    result = copies.back()->mutable_data();
+    scratches.push_back(std::move(copy));
+    result = scratches.back()->mutable_data();
   }
   Gemm gemm;
   gemm.type = element_type(dtype);
@@ -269,8 +269,14 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b, c
   gemm.a = gemm_matrix(left);
   gemm.b = gemm_matrix(right);
   gemm.c = result;
+  const auto workspace = [&](uint64_t size_bytes) -> StatusOr<std::byte*> {
+    TESSERA_ASSIGN_OR_RETURN(Scratch memory, scratch(static_cast<int64_t>(size_bytes)));
+    scratches.push_back(std::move(memory));
+    return scratches.back()->mutable_data();
+  };
+  CudaQueue& queue = device_.queue();
   TESSERA_RETURN_IF_ERROR(is_floating_point(dtype)
-                              ? device_.queue().api()->multiply(gemm, device_.queue().handle())
+                              ? queue.api()->multiply(gemm, workspace, queue.handle())
                               : device_.launch(product_of(gemm)));
   if (order == labels) return absl::OkStatus();
   const Sizes strides = by_label(order, dense_strides(ordered), labels);

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/functional/function_ref.h"
+#include "base/status.h"
 #include "device/cuda/math.h"
 
 namespace tessera::cuda {
@@ -33,6 +35,11 @@ struct Gemm {
   Matrix b;  // [summed, columns]
   std::byte* c = nullptr;
 };
+
+// Gives a product memory of the current GPU beside the matrices: at least so many bytes, aligned to
+// 256, for work that the product's stream gets before Api::multiply() returns.
+// ResourceExhausted where there is no more.
+using WorkspaceSource = absl::FunctionRef<StatusOr<std::byte*>(uint64_t size_bytes)>;
 
 // The kernel that computes the same, one thread for each element.
 inline Product product_of(const Gemm& gemm) {

@@ -18,7 +18,7 @@ class Products {
  public:
   // Loads cuBLASLt before the first product. *is_done is false where it has no algorithm for this
   // one. Unimplemented, with what to install, where cuBLASLt is not there.
-  Status multiply(const Gemm& gemm, void* stream, bool* is_done);
+  Status multiply(const Gemm& gemm, WorkspaceSource workspace, void* stream, bool* is_done);
 
  private:
   std::mutex mutex_;  // guards what follows

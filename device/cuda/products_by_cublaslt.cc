@@ -9,7 +9,8 @@
 
 namespace tessera::cuda {
 
-Status Products::multiply(const Gemm& gemm, void* stream, bool* is_done) {
+Status Products::multiply(const Gemm& gemm, WorkspaceSource workspace, void* stream,
+                          bool* is_done) {
   CublasLt* lt = nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -21,7 +22,7 @@ Status Products::multiply(const Gemm& gemm, void* stream, bool* is_done) {
     TESSERA_RETURN_IF_ERROR(missing_);
     lt = loaded_;
   }
-  return lt->multiply(gemm, stream, is_done);
+  return lt->multiply(gemm, workspace, stream, is_done);
 }
 
 }  // namespace tessera::cuda

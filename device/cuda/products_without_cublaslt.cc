@@ -5,7 +5,8 @@
 
 namespace tessera::cuda {
 
-Status Products::multiply(const Gemm& /*gemm*/, void* /*stream*/, bool* /*is_done*/) {
+Status Products::multiply(const Gemm& /*gemm*/, WorkspaceSource /*workspace*/, void* /*stream*/,
+                          bool* /*is_done*/) {
   return absl::UnimplementedError(
       "this build has no cuBLASLt, which multiplies matrices on GPUs; install CUDA 12.1 or later "
       "with cublasLt.h in /usr/local/cuda or set $CUDA_HOME, and build again; or run on CPUs");

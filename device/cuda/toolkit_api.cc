@@ -162,9 +162,9 @@ class ToolkitApi : public Api {
         [stream](const auto& values) { return cuda::launch(values, native(stream)); }, kernel);
     return status_of(static_cast<cudaError_t>(error), "the launch of a kernel");
   }
-  Status multiply(const Gemm& gemm, StreamHandle stream) override {
+  Status multiply(const Gemm& gemm, WorkspaceSource workspace, StreamHandle stream) override {
     bool is_done = false;
-    TESSERA_RETURN_IF_ERROR(products_.multiply(gemm, native(stream), &is_done));
+    TESSERA_RETURN_IF_ERROR(products_.multiply(gemm, workspace, native(stream), &is_done));
     return is_done ? absl::OkStatus() : launch(product_of(gemm), stream);
   }
 

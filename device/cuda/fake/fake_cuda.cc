@@ -443,10 +443,24 @@ Status FakeCuda::launch(const Kernel& kernel, StreamHandle stream) {
   return absl::OkStatus();
 }
 
-Status FakeCuda::multiply(const Gemm& gemm, StreamHandle stream) {
+Status FakeCuda::multiply(const Gemm& gemm, WorkspaceSource workspace, StreamHandle stream) {
+  constexpr uint64_t kWorkspaceBytes = 1024;
   const Product product = product_of(gemm);
+  auto memory = touched_bytes(product);
+  std::byte* partial_sums = nullptr;
+  if (gemm.summed > 1) {
+    const StatusOr<std::byte*> given = workspace(kWorkspaceBytes);
+    if (!given.ok() && !absl::IsResourceExhausted(given.status())) return given.status();
+    if (given.ok()) partial_sums = *given;
+  }
+  if (partial_sums != nullptr) memory.emplace_back(partial_sums, kWorkspaceBytes);
   return enqueue_work(
-      "multiply", touched_bytes(product), [product] { run_kernel(product); }, stream);
+      "multiply", memory,
+      [product, partial_sums] {
+        if (partial_sums != nullptr) std::memset(partial_sums, 0xff, kWorkspaceBytes);
+        run_kernel(product);
+      },
+      stream);
 }
 
 Status FakeCuda::enqueue_work(absl::string_view function,

@@ -119,7 +119,8 @@ class FakeCuda : public Api {
               StreamHandle stream) override;
   Status load_kernels() override;
   Status launch(const Kernel& kernel, StreamHandle stream) override;
-  Status multiply(const Gemm& gemm, StreamHandle stream) override;
+  // Takes a workspace for each sum of several terms, and overwrites it.
+  Status multiply(const Gemm& gemm, WorkspaceSource workspace, StreamHandle stream) override;
 
  private:
   struct Allocation {

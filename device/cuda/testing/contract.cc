@@ -11,6 +11,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <type_traits>
 
 #include "Eigen/Core"
 #include "absl/strings/match.h"
@@ -60,6 +61,10 @@ class Bench {
     TESSERA_ASSIGN_OR_RETURN(std::byte * memory, api_.allocate(std::max<uint64_t>(1, size_bytes)));
     on_gpu_.push_back(memory);
     return memory;
+  }
+  // memory(), for products.
+  auto workspaces() {
+    return [this](uint64_t size_bytes) { return memory(size_bytes); };
   }
   StatusOr<std::byte*> pinned(uint64_t size_bytes) {
     TESSERA_ASSIGN_OR_RETURN(std::byte * memory,
@@ -530,6 +535,10 @@ std::vector<std::byte> whole_numbers(int64_t count) {
   return bytes;
 }
 
+bool has_no_cublaslt(const Status& status) {
+  return absl::IsUnimplemented(status) && absl::StrContains(status.message(), "install");
+}
+
 template <class T>
 Status check_product(Api& api, bool a_is_transposed, bool b_is_transposed) {
   constexpr int64_t kBatch = 2, kRows = 5, kColumns = 3, kSummed = 4;
@@ -548,11 +557,8 @@ Status check_product(Api& api, bool a_is_transposed, bool b_is_transposed) {
   TESSERA_ASSIGN_OR_RETURN(gemm.b.data, bench->upload(b));
   constexpr int64_t kCount = kBatch * kRows * kColumns;
   TESSERA_ASSIGN_OR_RETURN(gemm.c, bench->memory(kCount * sizeof(T)));
-  const Status status = api.multiply(gemm, bench->stream());
-  // A machine may have no cuBLASLt.
-  if (absl::IsUnimplemented(status) && absl::StrContains(status.message(), "install")) {
-    return absl::OkStatus();
-  }
+  const Status status = api.multiply(gemm, bench->workspaces(), bench->stream());
+  if (has_no_cublaslt(status)) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(status);
   TESSERA_ASSIGN_OR_RETURN(const auto got, bench->download(gemm.c, kCount * sizeof(T)));
   for (int64_t i = 0; i < kCount; ++i) {
@@ -585,6 +591,76 @@ Status multiplies(Api& api) {
   return absl::OkStatus();
 }
 
+// Sums that are long for their result, as in the gradient of a weight: where there is memory for a
+// workspace, where there is none, and twice.
+template <class T>
+Status check_long_sums(Api& api) {
+  constexpr int64_t kRows = 32, kColumns = 16, kSummed = 4096;
+  TESSERA_ASSIGN_OR_RETURN(const auto bench, Bench::create(api));
+  std::mt19937 random(17);
+  std::uniform_real_distribution<float> numbers(-1, 1);
+  std::vector<std::byte> terms[2];
+  for (const int k : {0, 1}) {
+    for (int64_t i = 0; i < kSummed * (k == 0 ? kRows : kColumns); ++i) {
+      const T value = static_cast<T>(numbers(random));
+      const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
+      terms[k].insert(terms[k].end(), bytes, bytes + sizeof(T));
+    }
+  }
+  Gemm gemm;
+  gemm.type = element_type(dtype_of<T>());
+  gemm.rows = kRows;
+  gemm.columns = kColumns;
+  gemm.summed = kSummed;
+  gemm.a = {nullptr, true, kRows, 0};
+  gemm.b = {nullptr, false, kColumns, 0};
+  TESSERA_ASSIGN_OR_RETURN(gemm.a.data, bench->upload(terms[0]));
+  TESSERA_ASSIGN_OR_RETURN(gemm.b.data, bench->upload(terms[1]));
+  constexpr int64_t kCount = kRows * kColumns;
+  TESSERA_ASSIGN_OR_RETURN(gemm.c, bench->memory(kCount * sizeof(T)));
+  const auto no_workspace = [](uint64_t) -> StatusOr<std::byte*> {
+    return absl::ResourceExhaustedError("no memory");
+  };
+  std::vector<std::byte> results[4];
+  for (const int k : {0, 1, 2, 3}) {
+    const Status status = k % 2 == 0 ? api.multiply(gemm, bench->workspaces(), bench->stream())
+                                     : api.multiply(gemm, no_workspace, bench->stream());
+    if (has_no_cublaslt(status)) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(status);
+    TESSERA_ASSIGN_OR_RETURN(results[k], bench->download(gemm.c, kCount * sizeof(T)));
+  }
+  const bool same_bits = results[0] == results[2] && results[1] == results[3];
+  TESSERA_RETURN_IF_ERROR(expect(same_bits, "a product gives the same bits each time"));
+  // One rounding to the type, after sums in f32 or f64.
+  const double rounding = sizeof(T) > 2                    ? 0
+                          : std::is_same_v<T, Eigen::half> ? std::ldexp(1, -11)
+                                                           : std::ldexp(1, -8);
+  for (int64_t i = 0; i < kCount; ++i) {
+    double sum = 0, magnitude = 0;
+    for (int64_t k = 0; k < kSummed; ++k) {
+      const double term = static_cast<double>(at<T>(terms[0], k * kRows + i / kColumns)) *
+                          static_cast<double>(at<T>(terms[1], k * kColumns + i % kColumns));
+      sum += term;
+      magnitude += std::abs(term);
+    }
+    for (const int k : {0, 1}) {
+      const double got = static_cast<double>(at<T>(results[k], i));
+      if (std::abs(got - sum) <= 1e-6 * magnitude + rounding * std::abs(sum)) continue;
+      return absl::InternalError(absl::StrCat("element ", i, " of a long sum of ",
+                                              dtype_name(dtype_of<T>()), " is ", got, " and not ",
+                                              sum));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Status multiplies_long_sums(Api& api) {
+  TESSERA_RETURN_IF_ERROR(check_long_sums<float>(api));
+  TESSERA_RETURN_IF_ERROR(check_long_sums<double>(api));
+  TESSERA_RETURN_IF_ERROR(check_long_sums<Eigen::half>(api));
+  return check_long_sums<Eigen::bfloat16>(api);
+}
+
 }  // namespace
 
 std::vector<ContractCase> contract_cases() {
@@ -603,6 +679,7 @@ std::vector<ContractCase> contract_cases() {
       {"iotas", iotas},
       {"casts", casts},
       {"multiplies", multiplies},
+      {"multiplies_long_sums", multiplies_long_sums},
   };
 }
 
