@@ -459,13 +459,17 @@ TESSERA_KERNEL_BODY void cast_elements(const Cast& cast, uint64_t first) {
   cast_values(cast, first, values);
 }
 
+// Requires that kPack is the cast's pack. A constant: a kernel with both paths takes twice as long
+// for single elements.
+template <int kPack>
 TESSERA_KERNEL_BODY void cast_item(const Cast& cast, uint64_t item) {
-  const uint64_t first = item * static_cast<uint64_t>(cast.pack);
-  if (cast.pack == kElementsAtOnce && first + kElementsAtOnce <= cast.num_elements) {
-    return cast_elements<kElementsAtOnce>(cast, first);
-  }
-  for (int e = 0; e < cast.pack && first + e < cast.num_elements; ++e) {
-    cast_elements<1>(cast, first + e);
+  const uint64_t first = item * kPack;
+  if constexpr (kPack == 1) {
+    cast_elements<1>(cast, first);
+  } else if (first + kPack <= cast.num_elements) {
+    cast_elements<kPack>(cast, first);
+  } else {
+    for (uint64_t at = first; at < cast.num_elements; ++at) cast_elements<1>(cast, at);
   }
 }
 
@@ -480,16 +484,19 @@ TESSERA_KERNEL_BODY void iota_elements(const Iota& iota, uint64_t at, int64_t va
   store_integers(iota.type, iota.out, at, values);
 }
 
+// Requires that kPack is the iota's pack, see cast_item().
+template <int kPack>
 TESSERA_KERNEL_BODY void iota_item(const Iota& iota, uint32_t item) {
   const Place place = place_of(iota.loops, item);
-  const uint64_t first = uint64_t{place.item} * static_cast<uint64_t>(iota.pack);
+  const uint64_t first = uint64_t{place.item} * kPack;
   const uint64_t at = static_cast<uint64_t>(place.to) + first;
   const int64_t value = iota.first + place.from + static_cast<int64_t>(first);
-  if (iota.pack == kElementsAtOnce && first + kElementsAtOnce <= iota.run_elements) {
-    return iota_elements<kElementsAtOnce>(iota, at, value);
-  }
-  for (int e = 0; e < iota.pack && first + e < iota.run_elements; ++e) {
-    iota_elements<1>(iota, at + e, value + e);
+  if constexpr (kPack == 1) {
+    iota_elements<1>(iota, at, value);
+  } else if (first + kPack <= iota.run_elements) {
+    iota_elements<kPack>(iota, at, value);
+  } else {
+    for (int e = 0; first + e < iota.run_elements; ++e) iota_elements<1>(iota, at + e, value + e);
   }
 }
 

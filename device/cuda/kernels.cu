@@ -12,8 +12,8 @@ namespace {
 constexpr int kThreads = 256;
 // Blocks of one launch: enough to fill any GPU several times; threads then take several items.
 constexpr uint64_t kMaxBlocks = 132 * 32;
-// Blocks of one copy of short runs: a thread for each item, which is 2 to 22 % faster (H200); the other
-// kernels are up to 30 % slower so.
+// Blocks of one copy of short runs: a thread for each item, which is 2 to 22 % faster (H200); the
+// other kernels are up to 30 % slower so.
 constexpr uint64_t kMaxBlocksOfShortRuns = (uint64_t{1} << 31) - 1;
 constexpr uint64_t kShortRunBytes = 256;
 
@@ -45,14 +45,16 @@ __global__ void fill_kernel(const __grid_constant__ Fill fill, uint64_t num_item
   for (uint64_t i = first_item(); i < num_items; i += item_step()) fill_item(fill, i);
 }
 
+template <int kPack>
 __global__ void iota_kernel(const __grid_constant__ Iota iota) {
   for (uint64_t i = first_item(); i < iota.loops.num_items; i += item_step()) {
-    iota_item(iota, static_cast<uint32_t>(i));
+    iota_item<kPack>(iota, static_cast<uint32_t>(i));
   }
 }
 
+template <int kPack>
 __global__ void cast_kernel(const __grid_constant__ Cast cast, uint64_t num_items) {
-  for (uint64_t i = first_item(); i < num_items; i += item_step()) cast_item(cast, i);
+  for (uint64_t i = first_item(); i < num_items; i += item_step()) cast_item<kPack>(cast, i);
 }
 
 template <class T>
@@ -76,8 +78,9 @@ int load(Kernels*... kernels) {
 int load_kernels() {
   return load(&copy_kernel, &reduce_kernel<uint8_t>, &reduce_kernel<int8_t>,
               &reduce_kernel<int32_t>, &reduce_kernel<int64_t>, &reduce_kernel<Half>,
-              &reduce_kernel<BFloat16>, &reduce_kernel<float>, &reduce_kernel<double>,
-              &fill_kernel, &iota_kernel, &cast_kernel);
+              &reduce_kernel<BFloat16>, &reduce_kernel<float>, &reduce_kernel<double>, &fill_kernel,
+              &iota_kernel<1>, &iota_kernel<kElementsAtOnce>, &cast_kernel<1>,
+              &cast_kernel<kElementsAtOnce>);
 }
 
 int launch(const CopyBatch& batch, void* stream) {
@@ -135,7 +138,8 @@ int launch(const Fill& fill, void* stream) {
 }
 
 int launch(const Iota& iota, void* stream) {
-  iota_kernel<<<blocks_for(iota.loops.num_items), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+  const auto kernel = iota.pack == 1 ? iota_kernel<1> : iota_kernel<kElementsAtOnce>;
+  kernel<<<blocks_for(iota.loops.num_items), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
       iota);
   return cudaGetLastError();
 }
@@ -143,7 +147,8 @@ int launch(const Iota& iota, void* stream) {
 int launch(const Cast& cast, void* stream) {
   const auto pack = static_cast<uint64_t>(cast.pack);
   const uint64_t items = (cast.num_elements + pack - 1) / pack;
-  cast_kernel<<<blocks_for(items), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(cast, items);
+  const auto kernel = cast.pack == 1 ? cast_kernel<1> : cast_kernel<kElementsAtOnce>;
+  kernel<<<blocks_for(items), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(cast, items);
   return cudaGetLastError();
 }
 

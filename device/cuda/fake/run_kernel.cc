@@ -50,13 +50,17 @@ void run(const Fill& fill) {
 }
 
 void run(const Iota& iota) {
-  for (uint32_t i = 0; i < iota.loops.num_items; ++i) iota_item(iota, i);
+  for (uint32_t i = 0; i < iota.loops.num_items; ++i) {
+    iota.pack == 1 ? iota_item<1>(iota, i) : iota_item<kElementsAtOnce>(iota, i);
+  }
 }
 
 void run(const Cast& cast) {
   const auto pack = static_cast<uint64_t>(cast.pack);
   const uint64_t items = (cast.num_elements + pack - 1) / pack;
-  for (uint64_t i = 0; i < items; ++i) cast_item(cast, i);
+  for (uint64_t i = 0; i < items; ++i) {
+    cast.pack == 1 ? cast_item<1>(cast, i) : cast_item<kElementsAtOnce>(cast, i);
+  }
 }
 
 uint64_t size_of(ElementType type) {
