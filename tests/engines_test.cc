@@ -567,20 +567,23 @@ TEST_P(EnginesTest, Contractions) {
   // Labels 0 to 5 have these sizes.
   const int64_t sizes[] = {3, 5, 4, 2, 1, 7};
   const Case cases[] = {
-      {{0, 1}, {1, 2}, {0, 2}},           // a b
-      {{1, 0}, {1, 2}, {0, 2}},           // a transposed
-      {{0, 1}, {2, 1}, {0, 2}},           // b transposed
-      {{1, 0}, {2, 1}, {2, 0}},           // both, and the result
-      {{3, 0, 1}, {3, 1, 2}, {3, 0, 2}},  // a batch
-      {{0, 3, 1}, {1, 3, 2}, {0, 3, 2}},  // a batch within
-      {{3, 0, 1}, {1, 2}, {3, 0, 2}},     // rows of two dims
-      {{0, 1, 3}, {3, 1, 2}, {0, 2}},     // summed dims in another order
-      {{0, 1}, {2, 5}, {0, 1, 2, 5}},     // nothing summed
-      {{1}, {1}, {}},                     // all summed
-      {{0, 4}, {4, 2}, {0, 2}},           // one term
-      {{1, 4}, {1, 2}, {4, 2}},           // one row
-      {{0, 1}, {1, 4}, {0, 4}},           // one column
-      {{0, 1, -1}, {-1, 1, 2}, {2, 0}},   // a dim without a label
+      {{0, 1}, {1, 2}, {0, 2}},              // a b
+      {{1, 0}, {1, 2}, {0, 2}},              // a transposed
+      {{0, 1}, {2, 1}, {0, 2}},              // b transposed
+      {{1, 0}, {2, 1}, {2, 0}},              // both, and the result
+      {{3, 0, 1}, {3, 1, 2}, {3, 0, 2}},     // a batch
+      {{0, 3, 1}, {1, 3, 2}, {0, 3, 2}},     // a batch within
+      {{3, 0, 1}, {1, 2}, {3, 0, 2}},        // rows of two dims
+      {{0, 1, 3}, {3, 1, 2}, {0, 2}},        // summed dims in another order
+      {{0, 1}, {2, 5}, {0, 1, 2, 5}},        // nothing summed
+      {{1}, {1}, {}},                        // all summed
+      {{0, 4}, {4, 2}, {0, 2}},              // one term
+      {{1, 4}, {1, 2}, {4, 2}},              // one row
+      {{0, 1}, {1, 4}, {0, 4}},              // one column
+      {{0, 1, -1}, {-1, 1, 2}, {2, 0}},      // a dim without a label
+      {{0, 3, 1, 2}, {0, 1, 5}, {5, 3, 2}},  // the result ends in dims that are apart in a
+      {{0, 1, 5}, {0, 3, 1, 2}, {3, 2, 5}},  // ... and in b
+      {{3, 0, 1}, {3, 0, 2}, {3, 2, 1}},     // a batch, both transposed
   };
   const auto sizes_of = [&](const Labels& labels) {
     std::vector<int64_t> result;

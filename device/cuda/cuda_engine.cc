@@ -218,6 +218,18 @@ std::optional<Matrices> as_matrices(const Labelled& array, const Labels& batch, 
   return std::nullopt;
 }
 
+// The label of the dim whose elements are next to each other; -1 of an array of one element.
+int innermost_label(const Labelled& array) {
+  for (size_t dim = array.sizes.size(); dim-- > 0;) {
+    if (array.sizes[dim] != 1) return array.labels[dim];
+  }
+  return -1;
+}
+
+bool has(const Labels& labels, int label) {
+  return std::find(labels.begin(), labels.end(), label) != labels.end();
+}
+
 Gemm::Matrix gemm_matrix(const Matrices& matrices) {
   const bool is_transposed = matrices.column_stride != 1;
   return {matrices.data, is_transposed,
@@ -230,6 +242,11 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b, c
                             absl::Span<const int64_t> sizes, std::byte* out) {
   if (num_elements(sizes) == 0) return absl::OkStatus();
   const ContractionLabels parts = ContractionLabels::create(a, b, labels);
+  // A result that ends in a row is computed as its transpose, which has the order of the result, or
+  // is copied by runs.
+  if (!parts.columns.empty() && has(parts.rows, labels.back())) {
+    return contract(dtype, b, a, labels, sizes, out);
+  }
   const int64_t num_summed = num_elements(by_label(a.labels, a.sizes, parts.summed));
   if (num_summed == 0) {
     constexpr std::byte kZero[8] = {};
@@ -239,7 +256,10 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b, c
   const auto matrices_of = [&](const Labelled& array, const Labels& left,
                                const Labels& right) -> StatusOr<Matrices> {
     if (const auto found = as_matrices(array, parts.batch, left, right)) return *found;
-    const Labels order = joined(parts.batch, left, right);
+    // In the one of the two orders that keeps neighbours next to each other.
+    const bool is_transposed = has(left, innermost_label(array));
+    const Labels order =
+        is_transposed ? joined(parts.batch, right, left) : joined(parts.batch, left, right);
     const Sizes ordered = by_label(array.labels, array.sizes, order);
     const Sizes strides = by_label(array.labels, dense_strides(array.sizes), order);
     TESSERA_ASSIGN_OR_RETURN(Scratch copy, scratch(num_bytes(ordered, dtype)));
@@ -248,7 +268,9 @@ Status CudaEngine::contract(DType dtype, const Labelled& a, const Labelled& b, c
     const int64_t num_right = num_elements(by_label(array.labels, array.sizes, right));
     const int64_t num_left = num_elements(by_label(array.labels, array.sizes, left));
     scratches.push_back(std::move(copy));
-    return Matrices{scratches.back()->data(), num_left * num_right, num_right, 1};
+    const std::byte* const data = scratches.back()->data();
+    return is_transposed ? Matrices{data, num_left * num_right, 1, num_left}
+                         : Matrices{data, num_left * num_right, num_right, 1};
   };
   TESSERA_ASSIGN_OR_RETURN(const Matrices left, matrices_of(a, parts.rows, parts.summed));
   TESSERA_ASSIGN_OR_RETURN(const Matrices right, matrices_of(b, parts.summed, parts.columns));
