@@ -248,6 +248,94 @@ TEST_P(EnginesTest, Pointwise) {
   EXPECT_GT(num_checked_, 200);
 }
 
+// How a map of two operands walks; offsets and strides are in elements.
+struct MapCase {
+  const char* name;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> a;
+  std::vector<int64_t> b;
+  int64_t a_begin = 0;
+  int64_t out_begin = 0;
+};
+const MapCase kMapCases[] = {
+    {"one_element", {1, 1}, {1, 1}, {0, 0}},
+    {"no_elements", {0, 4}, {4, 1}, {4, 1}},
+    {"dense", {8, 64}, {64, 1}, {64, 1}},
+    {"dense_and_a_tail", {203}, {1}, {1}},
+    {"unaligned_operand", {203}, {1}, {1}, 1},
+    {"unaligned_result", {203}, {1}, {1}, 0, 1},
+    {"all_unaligned", {7, 32}, {32, 1}, {0, 1}, 3, 3},
+    {"fewer_than_a_vector", {3}, {1}, {1}},
+    {"row", {6, 64}, {64, 1}, {0, 1}},
+    {"row_of_odd_size", {6, 35}, {35, 1}, {0, 1}},
+    {"column", {6, 64}, {64, 1}, {1, 0}},
+    {"column_of_odd_rows", {6, 35}, {35, 1}, {1, 0}},
+    {"column_first", {6, 64}, {1, 0}, {64, 1}},
+    {"middle", {3, 16, 8}, {128, 8, 1}, {0, 1, 0}},
+    {"one_in_memory", {7, 9}, {9, 1}, {0, 0}},
+    {"both_one_in_memory", {7, 9}, {0, 0}, {0, 0}, 5},
+    {"heads", {2, 3, 5, 16}, {240, 16, 48, 1}, {240, 80, 16, 1}},
+    {"transposed", {24, 40}, {1, 24}, {40, 1}},
+    {"padded_rows", {6, 16}, {24, 1}, {0, 1}},
+    {"rows_of_odd_distance", {6, 16}, {19, 1}, {0, 1}},
+    {"backwards", {150}, {-1}, {1}, 149},
+    {"rows_backwards", {6, 16}, {-16, 1}, {16, 1}, 80},
+    {"every_second", {130}, {2}, {1}},
+    {"short_runs", {40, 2}, {1, 40}, {2, 1}},
+    {"nine_dims",
+     {2, 2, 2, 2, 2, 2, 2, 2, 8},
+     {8, 16, 32, 64, 128, 256, 512, 1024, 1},
+     {1024, 512, 256, 128, 64, 32, 16, 8, 1}},
+    {"eleven_dims",
+     {2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2},
+     {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024},
+     {0, 1, 0, 2, 0, 4, 0, 8, 0, 16, 0}},
+};
+
+// Each walk for each type, whole and cut into parts of few elements.
+TEST_P(EnginesTest, MapsOfEveryWalk) {
+  CudaEngine small(*device_, {.most_elements = 50});
+  for (const MapCase& c : kMapCases) {
+    const int64_t count = num_elements(c.sizes);
+    const std::vector<int64_t> none(c.sizes.size(), 0);
+    for (const DType dtype : kAllTypes) {
+      const std::vector<Bytes> inputs = {numbers_.of(dtype, 2100, true),
+                                         numbers_.of(dtype, 2100, true),
+                                         numbers_.of(DType::kBool, 2100)};
+      const Bytes element = numbers_.of(dtype, 1);
+      const auto a = [&](Inputs in) { return Strided{in[0] + c.a_begin * dtype_size(dtype), c.a}; };
+      const auto check_both = [&](const char* what, DType gives, const Call& call) {
+        // What is before the result stays.
+        const Call all = [&](Engine& engine, Inputs in, std::byte* out) -> Status {
+          constexpr std::byte kZero[8] = {};
+          TESSERA_RETURN_IF_ERROR(engine.fill(gives, kZero, out, count + c.out_begin));
+          return call(engine, in, out + c.out_begin * dtype_size(gives));
+        };
+        const std::string name = absl::StrCat(what, " ", c.name);
+        check(name, all, inputs, gives, count + c.out_begin, 0);
+        check(absl::StrCat(name, " in parts"), all, inputs, gives, count + c.out_begin, 0, &small);
+      };
+      check_both("maximum", dtype, [&](Engine& engine, Inputs in, std::byte* out) {
+        return engine.pointwise(PointwiseOp::maximum, dtype, {a(in), {in[1], c.b}}, c.sizes, out);
+      });
+      check_both("less", DType::kBool, [&](Engine& engine, Inputs in, std::byte* out) {
+        return engine.pointwise(PointwiseOp::less, dtype, {a(in), {in[1], c.b}}, c.sizes, out);
+      });
+      check_both("equal to a number", DType::kBool, [&](Engine& engine, Inputs in, std::byte* out) {
+        return engine.pointwise(PointwiseOp::equal, dtype, {a(in), {element.data(), none, true}},
+                                c.sizes, out);
+      });
+      check_both("copy", dtype, [&](Engine& engine, Inputs in, std::byte* out) {
+        return engine.copy_strided(dtype, a(in), c.sizes, out);
+      });
+      check_both("select", dtype, [&](Engine& engine, Inputs in, std::byte* out) {
+        return engine.select(dtype, {in[2], c.b}, a(in), {in[1], c.b}, c.sizes, out);
+      });
+    }
+  }
+  EXPECT_GT(num_checked_, 1000);
+}
+
 TEST_P(EnginesTest, CastSelectClipAndCopy) {
   for (const DType from : kAllTypes) {
     const Bytes values = numbers_.of(from, 50, true);

@@ -42,26 +42,29 @@ Space space_of(absl::Span<const int64_t> sizes) {
   return space;
 }
 
-// Calls give(space, its first dim in the merged space, where each array begins, first item) for
-// parts of the merged space that have as many dims as a kernel takes: one, except for tensors of
-// high rank.
+// Calls give(sizes, their first dim in the merged space, where each array begins, first element)
+// for parts of the merged space of at most `most` elements, and of as many dims as a kernel takes.
+// A part keeps the innermost dims, and some or all of the dim that is its outermost.
 template <class Give>
-Status for_each_part(const MergedSpace& merged, Give give) {
+Status for_each_part(const MergedSpace& merged, int64_t most, Give give) {
   const size_t num_dims = merged.sizes().size();
-  const size_t outer = num_dims > kMaxDims ? num_dims - kMaxDims : 0;
-  const auto inner_sizes = merged.sizes().subspan(outer);
-  const int64_t part = num_elements(inner_sizes);
-  const int64_t num_parts = num_elements(merged.sizes().first(outer));
-  for (int64_t p = 0; p < num_parts; ++p) {
+  if (num_dims == 0) return give(Sizes(), 0, Sizes(merged.num_arrays(), 0), 0);
+  size_t cut = num_dims > kMaxDims ? num_dims - kMaxDims : 0;
+  while (num_elements(merged.sizes().subspan(cut + 1)) > most) ++cut;
+  const int64_t slice = num_elements(merged.sizes().subspan(cut + 1));
+  const int64_t whole = merged.sizes()[cut];
+  Sizes sizes(merged.sizes().begin() + static_cast<int64_t>(cut), merged.sizes().end());
+  const int64_t num_slices = num_elements(merged.sizes().first(cut)) * whole;
+  for (int64_t s = 0; s < num_slices; s += sizes[0]) {
+    sizes[0] = std::min(std::max<int64_t>(most / slice, 1), whole - s % whole);
     Sizes begins(merged.num_arrays(), 0);
-    int64_t rest = p;
-    for (size_t dim = outer; dim-- > 0;) {
+    int64_t rest = s;
+    for (size_t dim = cut + 1; dim-- > 0; rest /= merged.sizes()[dim]) {
       for (size_t k = 0; k < begins.size(); ++k) {
         begins[k] += rest % merged.sizes()[dim] * merged.strides(k)[dim];
       }
-      rest /= merged.sizes()[dim];
     }
-    TESSERA_RETURN_IF_ERROR(give(space_of(inner_sizes), outer, begins, p * part));
+    TESSERA_RETURN_IF_ERROR(give(sizes, cut, begins, s * slice));
   }
   return absl::OkStatus();
 }
@@ -103,11 +106,11 @@ Status CudaEngine::map(const Map& kind, absl::Span<const Strided> operands,
   absl::InlinedVector<absl::Span<const int64_t>, 3> strides;
   for (const Strided& operand : operands) strides.push_back(operand.strides);
   const MergedSpace merged(sizes, strides);
-  return for_each_part(merged, [&](const Space& space, size_t outer,
-                                   absl::Span<const int64_t> begins, int64_t first) {
+  const auto give = [&](absl::Span<const int64_t> part, size_t cut,
+                        absl::Span<const int64_t> begins, int64_t first) {
     Map map = kind;
     map.num_operands = static_cast<int32_t>(operands.size());
-    map.space = space;
+    strides.clear();
     for (size_t k = 0; k < operands.size(); ++k) {
       // The condition of select() is of bool.
       const int64_t bytes = kind.kind == Map::Kind::kSelect && k == 0 ? 1 : size;
@@ -115,14 +118,14 @@ Status CudaEngine::map(const Map& kind, absl::Span<const Strided> operands,
         std::memcpy(map.in[k].element, operands[k].data, static_cast<size_t>(bytes));
       } else {
         map.in[k].data = operands[k].data + begins[k] * bytes;
-        set_strides(merged.strides(k).subspan(outer), map.in[k].strides);
       }
+      strides.push_back(merged.strides(k).subspan(cut));
     }
     map.out = out + first * (gives_bool ? 1 : size);
-    map.num_items = 1;
-    for (int dim = 0; dim < space.num_dims; ++dim) map.num_items *= items(space.sizes[dim]);
+    plan_map(part, strides, &map);
     return launch(map);
-  });
+  };
+  return for_each_part(merged, options_.most_elements, give);
 }
 
 Status CudaEngine::pointwise(PointwiseOp op, DType dtype, absl::Span<const Strided> operands,
@@ -631,17 +634,17 @@ Status CudaEngine::random_box(const RandomSpec& spec, DType dtype, const Shape& 
   int64_t flat = 0;
   for (size_t dim = 0; dim < shape.size(); ++dim) flat += box.offsets[dim] * strides[dim];
   const MergedSpace merged(box.sizes, {strides});
-  return for_each_part(merged, [&](const Space& space, size_t outer,
-                                   absl::Span<const int64_t> begins, int64_t first) {
+  const auto give = [&](absl::Span<const int64_t> part, size_t cut,
+                        absl::Span<const int64_t> begins, int64_t first) {
     Draw draw = kind;
-    draw.space = space;
-    set_strides(merged.strides(0).subspan(outer), draw.strides);
+    draw.space = space_of(part);
+    set_strides(merged.strides(0).subspan(cut), draw.strides);
     draw.first = static_cast<uint64_t>(flat + begins[0]);
     draw.out = out + first * dtype_size(dtype);
-    draw.num_items = 1;
-    for (int dim = 0; dim < space.num_dims; ++dim) draw.num_items *= items(space.sizes[dim]);
+    draw.num_items = items(num_elements(part));
     return launch(draw);
-  });
+  };
+  return for_each_part(merged, options_.most_elements, give);
 }
 
 }  // namespace tessera::cuda

@@ -35,6 +35,8 @@ class CudaDevice;
 struct CudaEngineOptions {
   // Elements that one thread reduces; tests use few.
   int64_t most_terms = 256;
+  // Elements of one kernel of map(): items are numbered by 31 bits. Tests use few.
+  int64_t most_elements = int64_t{1} << 30;
 };
 
 class CudaEngine final : public Engine {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of operations on the GPU: each runs the items of math_bodies.h in a loop over the
-// grid.
+// The kernels of operations on the GPU: each runs the items of math_bodies.h, in a loop over the
+// grid or, of a Map, a thread for each.
 #include <cuda_runtime.h>
 
 #include "device/cuda/math_bodies.h"
@@ -23,13 +23,25 @@ __global__ void math_kernel(const __grid_constant__ Value value) {
   }
 }
 
+// A thread for each item, of which there are fewer than 2^31.
+template <class Body>
+__global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ Map map) {
+  const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
+  if (i < map.num_items) Body::item(map, i);
+}
+
 template <class Value>
 int launch_value(const Value& value, void* stream) {
   const uint64_t blocks = (value.num_items + kThreads - 1) / kThreads;
-  const auto grid = static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks);
+  const auto on = static_cast<cudaStream_t>(stream);
   with_body(value, [&](auto body) {
-    math_kernel<decltype(body), Value>
-        <<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(value);
+    using Body = decltype(body);
+    if constexpr (IsSame<Value, Map>::kValue) {
+      map_kernel<Body><<<static_cast<unsigned>(blocks), kThreads, 0, on>>>(value);
+    } else {
+      const auto grid = static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks);
+      math_kernel<Body, Value><<<grid, kThreads, 0, on>>>(value);
+    }
   });
   return cudaGetLastError();
 }
@@ -38,7 +50,10 @@ template <class Value>
 void load_value(cudaError_t* error) {
   with_every_body<Value>([error](auto body) {
     cudaFuncAttributes attributes;
-    if (*error == cudaSuccess) {
+    if (*error != cudaSuccess) return;
+    if constexpr (IsSame<Value, Map>::kValue) {
+      *error = cudaFuncGetAttributes(&attributes, map_kernel<decltype(body)>);
+    } else {
       *error = cudaFuncGetAttributes(&attributes, math_kernel<decltype(body), Value>);
     }
   });

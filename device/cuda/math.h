@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "device/cuda/kernels.h"
+#include "device/kernel_body.h"
 #include "device/optimizer_math.h"
 #include "device/pointwise_ops.h"
 
@@ -27,14 +28,33 @@ struct Space {
   int64_t sizes[kMaxDims] = {};
 };
 
-// An array in a Space by strides in elements, which may be 0 or negative; or one element.
+// Elements that a thread maps at once, of a type of so many bytes: 16 bytes of them, at most 8.
+TESSERA_KERNEL_BODY constexpr int map_pack(int64_t element_bytes) {
+  return element_bytes > 2 ? static_cast<int>(kVectorBytes / element_bytes) : 8;
+}
+
+// An operand of a Map: an array by strides in elements, which may be 0 or negative; or one element.
 struct MapOperand {
-  const std::byte* data = nullptr;  // null: the element
+  enum class Access : uint8_t {
+    kElement,  // `element`
+    kSame,     // one element of the array for a whole run
+    kEach,     // of each element its own
+  };
+  Access access = Access::kElement;
+  const std::byte* data = nullptr;
   alignas(8) uint8_t element[8] = {};
-  int64_t strides[kMaxDims] = {};
+  int64_t run_stride = 0;          // along a run
+  int64_t strides[kMaxDims] = {};  // of the outer dims, innermost first
 };
 
-// out[i] = f(operands[i]...), into a dense array. An item is one element.
+// out[i] = f(operands[i]...), into a dense array. plan_map() (kernel_plan.h) makes it.
+//
+// The innermost dim is a run; `outer` are the others, innermost first. An item is up to map_pack()
+// elements of one run. Where is_packed, they are neighbours, and all arrays are aligned so that a
+// whole pack is one vector:
+//   run of 11, packs of 4     item 0: 0 1 2 3    item 1: 4 5 6 7    item 2: 8 9 10
+// Else they are 2^spacing_log2 elements apart, so that neighbouring threads have neighbours:
+//   spacing 4                 item 0: 0 4 8      item 1: 1 5 9      item 2: 2 6 10   item 3: 3 7
 struct Map {
   enum class Kind : uint8_t {
     kPointwise,  // op(a) or op(a, b); gives bool where the op does
@@ -45,11 +65,16 @@ struct Map {
   Kind kind = Kind::kCopy;
   kernels::PointwiseOp op = kernels::PointwiseOp::neg;
   ElementType type = ElementType::kFloat32;  // of the operands; a condition is bool
+  bool is_packed = false;
+  int32_t spacing_log2 = 0;
   int32_t num_operands = 1;
-  Space space;
+  int32_t num_outer = 0;
+  uint32_t run_elements = 1;
+  Divisor items_per_run;
+  Divisor outer[kMaxDims];
   MapOperand in[3];
   std::byte* out = nullptr;
-  uint64_t num_items = 0;
+  uint64_t num_items = 0;  // fewer than 2^31
 };
 
 // out[k][c] = the reduction of elements c, c + num_chunks, ... of those of kept index k. Items are

@@ -87,179 +87,298 @@ TESSERA_KERNEL_BODY W sigmoid(W x) {
   return x >= 0 ? 1 / (1 + e) : e / (1 + e);
 }
 
-// The result of an op that gives bool, in *result. False of others.
-template <class W>
-TESSERA_KERNEL_BODY bool compare(PointwiseOp op, W a, W b, bool* result) {
+// The ops by what they need of a GPU. Each family has a kernel of its own: one of them all has the
+// registers and the stack of its most expensive op, and fewer threads at a time.
+enum class OpFamily { kArithmetic, kFunction, kRareFunction, kComparison };
+TESSERA_KERNEL_BODY constexpr OpFamily family_of(PointwiseOp op) {
   switch (op) {
+    case PointwiseOp::neg:
+    case PointwiseOp::abs:
+    case PointwiseOp::sign:
+    case PointwiseOp::square:
+    case PointwiseOp::relu:
+    case PointwiseOp::floor:
+    case PointwiseOp::ceil:
+    case PointwiseOp::round:
+    case PointwiseOp::add:
+    case PointwiseOp::sub:
+    case PointwiseOp::mul:
+    case PointwiseOp::mul_or_zero:
+    case PointwiseOp::maximum:
+    case PointwiseOp::minimum:
+      return OpFamily::kArithmetic;
+    case PointwiseOp::sin:
+    case PointwiseOp::cos:
+    case PointwiseOp::floor_div:
+    case PointwiseOp::mod:
+    case PointwiseOp::pow:
+      return OpFamily::kRareFunction;
     case PointwiseOp::is_nan:
-      *result = a != a;
-      return true;
     case PointwiseOp::logical_not:
-      *result = a == W(0);
-      return true;
     case PointwiseOp::equal:
-      *result = a == b;
-      return true;
     case PointwiseOp::not_equal:
-      *result = a != b;
-      return true;
     case PointwiseOp::less:
-      *result = a < b;
-      return true;
     case PointwiseOp::less_equal:
-      *result = a <= b;
-      return true;
     case PointwiseOp::greater:
-      *result = a > b;
-      return true;
     case PointwiseOp::greater_equal:
-      *result = a >= b;
-      return true;
     case PointwiseOp::logical_and:
-      *result = a != W(0) && b != W(0);
-      return true;
     case PointwiseOp::logical_or:
-      *result = a != W(0) || b != W(0);
-      return true;
+      return OpFamily::kComparison;
     default:
-      return false;
+      return OpFamily::kFunction;
   }
+}
+
+template <PointwiseOp kOp, class W>
+TESSERA_KERNEL_BODY bool compare(W a, W b) {
+  if constexpr (kOp == PointwiseOp::is_nan) return a != a;
+  if constexpr (kOp == PointwiseOp::logical_not) return a == W(0);
+  if constexpr (kOp == PointwiseOp::equal) return a == b;
+  if constexpr (kOp == PointwiseOp::not_equal) return a != b;
+  if constexpr (kOp == PointwiseOp::less) return a < b;
+  if constexpr (kOp == PointwiseOp::less_equal) return a <= b;
+  if constexpr (kOp == PointwiseOp::greater) return a > b;
+  if constexpr (kOp == PointwiseOp::greater_equal) return a >= b;
+  if constexpr (kOp == PointwiseOp::logical_and) return a != W(0) && b != W(0);
+  if constexpr (kOp == PointwiseOp::logical_or) return a != W(0) || b != W(0);
 }
 
 // Operations on floats.
-template <class W>
-TESSERA_KERNEL_BODY W compute_float(PointwiseOp op, W a, W b) {
-  switch (op) {
-    case PointwiseOp::exp:
-      return std::exp(a);
-    case PointwiseOp::expm1:
-      return std::expm1(a);
-    case PointwiseOp::log:
-      return std::log(a);
-    case PointwiseOp::log1p:
-      return std::log1p(a);
-    case PointwiseOp::sqrt:
-      return std::sqrt(a);
-    case PointwiseOp::rsqrt:
-      return 1 / std::sqrt(a);
-    case PointwiseOp::reciprocal:
-      return 1 / a;
-    case PointwiseOp::sin:
-      return std::sin(a);
-    case PointwiseOp::cos:
-      return std::cos(a);
-    case PointwiseOp::tanh:
-      return std::tanh(a);
-    case PointwiseOp::sigmoid:
-      return sigmoid(a);
-    case PointwiseOp::gelu:
-      return a / 2 * std::erfc(-a * static_cast<W>(0.70710678118654752440));
-    case PointwiseOp::silu:
-      return a * sigmoid(a);
-    case PointwiseOp::erf:
-      return std::erf(a);
-    case PointwiseOp::softplus:
-      // As std::max: NaN stays.
-      return (a < 0 ? W(0) : a) + std::log1p(std::exp(-std::fabs(a)));
-    case PointwiseOp::floor:
-      return std::floor(a);
-    case PointwiseOp::ceil:
-      return std::ceil(a);
-    case PointwiseOp::round:
-      return std::rint(a);
-    case PointwiseOp::div:
-      return a / b;
-    case PointwiseOp::mul_or_zero:
-      return a == 0 || b == 0 ? W(0) : a * b;
-    case PointwiseOp::div_or_zero:
-      return a == 0 || std::isinf(b) ? W(0) : a / b;
-    default:
-      return W(0);
+template <PointwiseOp kOp, class W>
+TESSERA_KERNEL_BODY W compute_float(W a, W b) {
+  if constexpr (kOp == PointwiseOp::exp) {
+    return std::exp(a);
+  } else if constexpr (kOp == PointwiseOp::expm1) {
+    return std::expm1(a);
+  } else if constexpr (kOp == PointwiseOp::log) {
+    return std::log(a);
+  } else if constexpr (kOp == PointwiseOp::log1p) {
+    return std::log1p(a);
+  } else if constexpr (kOp == PointwiseOp::sqrt) {
+    return std::sqrt(a);
+  } else if constexpr (kOp == PointwiseOp::rsqrt) {
+    return 1 / std::sqrt(a);
+  } else if constexpr (kOp == PointwiseOp::reciprocal) {
+    return 1 / a;
+  } else if constexpr (kOp == PointwiseOp::sin) {
+    return std::sin(a);
+  } else if constexpr (kOp == PointwiseOp::cos) {
+    return std::cos(a);
+  } else if constexpr (kOp == PointwiseOp::tanh) {
+    return std::tanh(a);
+  } else if constexpr (kOp == PointwiseOp::sigmoid) {
+    return sigmoid(a);
+  } else if constexpr (kOp == PointwiseOp::gelu) {
+    return a / 2 * std::erfc(-a * static_cast<W>(0.70710678118654752440));
+  } else if constexpr (kOp == PointwiseOp::silu) {
+    return a * sigmoid(a);
+  } else if constexpr (kOp == PointwiseOp::erf) {
+    return std::erf(a);
+  } else if constexpr (kOp == PointwiseOp::softplus) {
+    // As std::max: NaN stays.
+    return (a < 0 ? W(0) : a) + std::log1p(std::exp(-std::fabs(a)));
+  } else if constexpr (kOp == PointwiseOp::floor) {
+    return std::floor(a);
+  } else if constexpr (kOp == PointwiseOp::ceil) {
+    return std::ceil(a);
+  } else if constexpr (kOp == PointwiseOp::round) {
+    return std::rint(a);
+  } else if constexpr (kOp == PointwiseOp::div) {
+    return a / b;
+  } else if constexpr (kOp == PointwiseOp::mul_or_zero) {
+    return a == 0 || b == 0 ? W(0) : a * b;
+  } else if constexpr (kOp == PointwiseOp::div_or_zero) {
+    return a == 0 || std::isinf(b) ? W(0) : a / b;
+  } else {
+    return W(0);
   }
 }
 
-template <class W>
-TESSERA_KERNEL_BODY W compute(PointwiseOp op, W a, W b) {
-  switch (op) {
-    case PointwiseOp::neg:
-      if constexpr (kIsFloat<W>) return -a;
-      return subtract(W(0), a);
-    case PointwiseOp::abs:
-      if constexpr (kIsFloat<W>) return std::fabs(a);
-      return is_negative(a) ? subtract(W(0), a) : a;
-    case PointwiseOp::sign:
-      return a != a ? a : static_cast<W>((a > W(0) ? 1 : 0) - (is_negative(a) ? 1 : 0));
-    case PointwiseOp::square:
-      return multiply(a, a);
-    case PointwiseOp::relu:
-      return is_negative(a) ? W(0) : a;
-    case PointwiseOp::add:
-      return add(a, b);
-    case PointwiseOp::sub:
-      return subtract(a, b);
-    case PointwiseOp::mul:
-      return multiply(a, b);
-    case PointwiseOp::floor_div:
-      return floor_divide(a, b);
-    case PointwiseOp::mod:
-      return modulo(a, b);
-    case PointwiseOp::pow:
-      return power(a, b);
-    case PointwiseOp::maximum:
-      return a > b || b != b ? a : b;
-    case PointwiseOp::minimum:
-      return a < b || b != b ? a : b;
-    default:
-      if constexpr (kIsFloat<W>) return compute_float(op, a, b);
-      return W(0);
+template <PointwiseOp kOp, class W>
+TESSERA_KERNEL_BODY W compute(W a, W b) {
+  if constexpr (kOp == PointwiseOp::neg) {
+    if constexpr (kIsFloat<W>) return -a;
+    return subtract(W(0), a);
+  } else if constexpr (kOp == PointwiseOp::abs) {
+    if constexpr (kIsFloat<W>) return std::fabs(a);
+    return is_negative(a) ? subtract(W(0), a) : a;
+  } else if constexpr (kOp == PointwiseOp::sign) {
+    return a != a ? a : static_cast<W>((a > W(0) ? 1 : 0) - (is_negative(a) ? 1 : 0));
+  } else if constexpr (kOp == PointwiseOp::square) {
+    return multiply(a, a);
+  } else if constexpr (kOp == PointwiseOp::relu) {
+    return is_negative(a) ? W(0) : a;
+  } else if constexpr (kOp == PointwiseOp::add) {
+    return add(a, b);
+  } else if constexpr (kOp == PointwiseOp::sub) {
+    return subtract(a, b);
+  } else if constexpr (kOp == PointwiseOp::mul) {
+    return multiply(a, b);
+  } else if constexpr (kOp == PointwiseOp::floor_div) {
+    return floor_divide(a, b);
+  } else if constexpr (kOp == PointwiseOp::mod) {
+    return modulo(a, b);
+  } else if constexpr (kOp == PointwiseOp::pow) {
+    return power(a, b);
+  } else if constexpr (kOp == PointwiseOp::maximum) {
+    return a > b || b != b ? a : b;
+  } else if constexpr (kOp == PointwiseOp::minimum) {
+    return a < b || b != b ? a : b;
+  } else if constexpr (kIsFloat<W>) {
+    return compute_float<kOp>(a, b);
+  } else {
+    return W(0);
   }
 }
 
-template <class T>
-TESSERA_KERNEL_BODY T operand(const Map& map, int k, int64_t i) {
-  const MapOperand& in = map.in[k];
-  if (in.data == nullptr) return *reinterpret_cast<const T*>(in.element);
-  return reinterpret_cast<const T*>(in.data)[offset_of(map.space, in.strides, i)];
+// Where the elements of an item are. The last items of a run may have fewer than others, or none.
+template <int kOperands>
+struct MapPlace {
+  int64_t from[kOperands];  // of the first, in elements
+  int64_t to;
+  int32_t count;
+};
+
+template <int kPack, int kOperands>
+TESSERA_KERNEL_BODY MapPlace<kOperands> place_of(const Map& map, uint32_t item) {
+  MapPlace<kOperands> place;
+  uint32_t run = divide(item, map.items_per_run);
+  const uint32_t within = item - run * map.items_per_run.divisor;
+  const uint32_t spacing = uint32_t{1} << map.spacing_log2;
+  const uint32_t first = (within >> map.spacing_log2) * spacing * kPack + (within & (spacing - 1));
+  const uint32_t rest = first < map.run_elements ? map.run_elements - first : 0;
+  const uint32_t count = (rest + spacing - 1) >> map.spacing_log2;
+  place.count = static_cast<int32_t>(count < kPack ? count : kPack);
+  place.to = static_cast<int64_t>(run) * map.run_elements + first;
+  for (int k = 0; k < kOperands; ++k) place.from[k] = first * map.in[k].run_stride;
+  for (int dim = 0; dim < map.num_outer; ++dim) {
+    const uint32_t quotient = divide(run, map.outer[dim]);
+    const int64_t index = run - quotient * map.outer[dim].divisor;
+    for (int k = 0; k < kOperands; ++k) place.from[k] += index * map.in[k].strides[dim];
+    run = quotient;
+  }
+  return place;
 }
 
-template <class T>
+// The elements of an operand; zeros beyond the last.
+template <class T, int kPack>
+TESSERA_KERNEL_BODY Elements<T, kPack> load_pack(const Map& map, const MapOperand& in, int64_t from,
+                                                 int32_t count) {
+  Elements<T, kPack> pack = {};
+  if (in.access == MapOperand::Access::kEach) {
+    const T* data = reinterpret_cast<const T*>(in.data) + from;
+    if (map.is_packed && count == kPack) return *reinterpret_cast<const Elements<T, kPack>*>(data);
+    const int64_t step = in.run_stride << map.spacing_log2;
+    for (int e = 0; e < kPack; ++e) {
+      if (e < count) pack.elements[e] = data[e * step];
+    }
+    return pack;
+  }
+  if (count == 0) return pack;
+  const T same = in.access == MapOperand::Access::kElement
+                     ? *reinterpret_cast<const T*>(in.element)
+                     : reinterpret_cast<const T*>(in.data)[from];
+  for (int e = 0; e < kPack; ++e) pack.elements[e] = same;
+  return pack;
+}
+
+template <class T, int kPack>
+TESSERA_KERNEL_BODY void store_pack(const Map& map, int64_t to, int32_t count,
+                                    const Elements<T, kPack>& pack) {
+  T* out = reinterpret_cast<T*>(map.out) + to;
+  if (map.is_packed && count == kPack) {
+    *reinterpret_cast<Elements<T, kPack>*>(out) = pack;
+    return;
+  }
+  for (int e = 0; e < kPack; ++e) {
+    if (e < count) out[static_cast<int64_t>(e) << map.spacing_log2] = pack.elements[e];
+  }
+}
+
+// The op is a constant in each loop, and all loads are before the branch on it: one branch for a
+// pack, which puts off no load.
+template <class T, OpFamily kFamily>
 struct PointwiseBody {
+  using W = Computed<T>;
+  static constexpr int kPack = map_pack(sizeof(T));
+  using Pack = Elements<T, kPack>;
+  using Out = typename Choose<kFamily == OpFamily::kComparison, uint8_t, T>::Type;
+
+  // An op of one operand has a zero as the other.
   static TESSERA_KERNEL_BODY void item(const Map& map, int64_t i) {
-    using W = Computed<T>;
-    const W a = Wide<T>::of(operand<T>(map, 0, i));
-    const W b = map.num_operands > 1 ? Wide<T>::of(operand<T>(map, 1, i)) : W(0);
-    bool truth = false;
-    if (compare(map.op, a, b, &truth)) {
-      reinterpret_cast<uint8_t*>(map.out)[i] = truth ? 1 : 0;
-    } else {
-      store<T>(map.out, i, compute(map.op, a, b));
+    const auto place = place_of<kPack, 2>(map, static_cast<uint32_t>(i));
+    const Pack a = load_pack<T, kPack>(map, map.in[0], place.from[0], place.count);
+    const Pack b = load_pack<T, kPack>(map, map.in[1], place.from[1], place.count);
+    Elements<Out, kPack> out = {};
+    switch (map.op) {
+#define TESSERA_APPLY_(name, operands, dtypes, gives_bool) \
+  case PointwiseOp::name:                                  \
+    apply<PointwiseOp::name>(a, b, &out);                  \
+    break;
+      TESSERA_POINTWISE_OPS_(TESSERA_APPLY_)
+#undef TESSERA_APPLY_
+    }
+    store_pack<Out, kPack>(map, place.to, place.count, out);
+  }
+
+  // Nothing for an op of another family.
+  template <PointwiseOp kOp>
+  static TESSERA_KERNEL_BODY void apply(const Pack& a, const Pack& b, Elements<Out, kPack>* out) {
+    if constexpr (family_of(kOp) == kFamily) {
+      for (int e = 0; e < kPack; ++e) {
+        const W x = Wide<T>::of(a.elements[e]);
+        const W y = Wide<T>::of(b.elements[e]);
+        if constexpr (kFamily == OpFamily::kComparison) {
+          out->elements[e] = compare<kOp>(x, y) ? 1 : 0;
+        } else {
+          out->elements[e] = Wide<T>::back(compute<kOp>(x, y));
+        }
+      }
     }
   }
 };
 template <class T>
 struct ClipBody {
   static TESSERA_KERNEL_BODY void item(const Map& map, int64_t i) {
-    const T value = operand<T>(map, 0, i);
-    const T low = operand<T>(map, 1, i);
-    const T high = operand<T>(map, 2, i);
-    // A comparison with NaN is false.
-    reinterpret_cast<T*>(map.out)[i] = Wide<T>::of(value) < Wide<T>::of(low)    ? low
-                                       : Wide<T>::of(value) > Wide<T>::of(high) ? high
-                                                                                : value;
+    constexpr int kPack = map_pack(sizeof(T));
+    const auto place = place_of<kPack, 3>(map, static_cast<uint32_t>(i));
+    auto pack = load_pack<T, kPack>(map, map.in[0], place.from[0], place.count);
+    const auto lows = load_pack<T, kPack>(map, map.in[1], place.from[1], place.count);
+    const auto highs = load_pack<T, kPack>(map, map.in[2], place.from[2], place.count);
+    for (int e = 0; e < kPack; ++e) {
+      const T value = pack.elements[e];
+      const T low = lows.elements[e];
+      const T high = highs.elements[e];
+      // A comparison with NaN is false.
+      pack.elements[e] = Wide<T>::of(value) < Wide<T>::of(low)    ? low
+                         : Wide<T>::of(value) > Wide<T>::of(high) ? high
+                                                                  : value;
+    }
+    store_pack<T, kPack>(map, place.to, place.count, pack);
   }
 };
 // `T` stands for all types of its size.
 template <class T>
 struct CopyBody {
   static TESSERA_KERNEL_BODY void item(const Map& map, int64_t i) {
-    reinterpret_cast<T*>(map.out)[i] = operand<T>(map, 0, i);
+    constexpr int kPack = map_pack(sizeof(T));
+    const auto place = place_of<kPack, 1>(map, static_cast<uint32_t>(i));
+    store_pack<T, kPack>(map, place.to, place.count,
+                         load_pack<T, kPack>(map, map.in[0], place.from[0], place.count));
   }
 };
 template <class T>
 struct SelectBody {
   static TESSERA_KERNEL_BODY void item(const Map& map, int64_t i) {
-    reinterpret_cast<T*>(map.out)[i] =
-        operand<uint8_t>(map, 0, i) != 0 ? operand<T>(map, 1, i) : operand<T>(map, 2, i);
+    constexpr int kPack = map_pack(sizeof(T));
+    const auto place = place_of<kPack, 3>(map, static_cast<uint32_t>(i));
+    const auto takes = load_pack<uint8_t, kPack>(map, map.in[0], place.from[0], place.count);
+    const auto a = load_pack<T, kPack>(map, map.in[1], place.from[1], place.count);
+    auto pack = load_pack<T, kPack>(map, map.in[2], place.from[2], place.count);
+    for (int e = 0; e < kPack; ++e) {
+      if (takes.elements[e] != 0) pack.elements[e] = a.elements[e];
+    }
+    store_pack<T, kPack>(map, place.to, place.count, pack);
   }
 };
 
@@ -616,11 +735,26 @@ struct StepBody {
   }
 };
 
+template <class T, class Fn>
+void with_family(PointwiseOp op, Fn fn) {
+  switch (family_of(op)) {
+    case OpFamily::kArithmetic:
+      return fn(PointwiseBody<T, OpFamily::kArithmetic>());
+    case OpFamily::kFunction:
+      // Integers have none of these.
+      if constexpr (kIsFloat<Computed<T>>) fn(PointwiseBody<T, OpFamily::kFunction>());
+      return;
+    case OpFamily::kRareFunction:
+      return fn(PointwiseBody<T, OpFamily::kRareFunction>());
+    case OpFamily::kComparison:
+      return fn(PointwiseBody<T, OpFamily::kComparison>());
+  }
+}
 template <class Fn>
 void with_body(const Map& map, Fn fn) {
   switch (map.kind) {
     case Map::Kind::kPointwise:
-      return with_type(map.type, [fn](auto t) { fn(PointwiseBody<decltype(t)>()); });
+      return with_type(map.type, [fn, &map](auto t) { with_family<decltype(t)>(map.op, fn); });
     case Map::Kind::kClip:
       return with_type(map.type, [fn](auto t) { fn(ClipBody<decltype(t)>()); });
     case Map::Kind::kSelect:
@@ -728,7 +862,12 @@ void with_every_body(Fn fn) {
     if constexpr (IsSame<V, Map>::kValue) {
       for (int kind = 0; kind <= static_cast<int>(Map::Kind::kCopy); ++kind) {
         value.kind = static_cast<Map::Kind>(kind);
-        with_body(value, fn);
+        // One op of each family.
+        for (const PointwiseOp op :
+             {PointwiseOp::add, PointwiseOp::exp, PointwiseOp::pow, PointwiseOp::equal}) {
+          value.op = op;
+          with_body(value, fn);
+        }
       }
     } else if constexpr (IsSame<V, ReduceDims>::kValue) {
       for (int wide = 0; wide < 4; ++wide) {

@@ -19,12 +19,12 @@ void run_value(const Value& value) {
 class Extent {
  public:
   void add(const Space& space, const int64_t* strides) {
-    for (int dim = 0; dim < space.num_dims; ++dim) {
-      const int64_t reach = (space.sizes[dim] - 1) * strides[dim];
-      (reach < 0 ? least_ : most_) += reach;
-    }
+    for (int dim = 0; dim < space.num_dims; ++dim) add(space.sizes[dim], strides[dim]);
   }
-  void add(int64_t size, int64_t stride) { most_ += (size - 1) * stride; }
+  void add(int64_t size, int64_t stride) {
+    const int64_t reach = (size - 1) * stride;
+    (reach < 0 ? least_ : most_) += reach;
+  }
   std::pair<const std::byte*, uint64_t> bytes(const std::byte* array, int64_t size) const {
     return {array + least_ * size, static_cast<uint64_t>((most_ - least_ + 1) * size)};
   }
@@ -63,14 +63,19 @@ TESSERA_MATH_KERNELS_(TESSERA_RUN_)
 Touched touched(const Map& map) {
   Touched touched;
   const int64_t size = element_bytes_of(map.type);
+  int64_t count = map.run_elements;
+  for (int dim = 0; dim < map.num_outer; ++dim) count *= map.outer[dim].divisor;
   for (int k = 0; k < map.num_operands; ++k) {
     if (map.in[k].data == nullptr) continue;
     Extent extent;
-    extent.add(map.space, map.in[k].strides);
+    extent.add(map.run_elements, map.in[k].run_stride);
+    for (int dim = 0; dim < map.num_outer; ++dim) {
+      extent.add(map.outer[dim].divisor, map.in[k].strides[dim]);
+    }
     const bool is_condition = map.kind == Map::Kind::kSelect && k == 0;
     touched.push_back(extent.bytes(map.in[k].data, is_condition ? 1 : size));
   }
-  add_dense(map.out, items_of(map), map.kind == Map::Kind::kPointwise ? 1 : size, &touched);
+  add_dense(map.out, count, map.kind == Map::Kind::kPointwise ? 1 : size, &touched);
   return touched;
 }
 
