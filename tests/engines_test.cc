@@ -83,6 +83,20 @@ class Numbers {
     });
     return bytes;
   }
+  // Powers of two, of integers odd numbers, of either sign: products are the same in any order.
+  Bytes factors(DType dtype, int64_t count) {
+    Bytes bytes(count * dtype_size(dtype));
+    visit_dtype(dtype, [&]<class T>() {
+      for (int64_t i = 0; i < count; ++i) {
+        const auto number = static_cast<int>(generator_() % 3);
+        const float value = is_floating_point(dtype) ? std::ldexp(1.0f, number - 1)
+                                                     : static_cast<float>(2 * number + 1);
+        const T element = static_cast<T>(generator_() % 2 == 0 ? value : -value);
+        std::memcpy(&bytes[i * sizeof(T)], &element, sizeof(T));
+      }
+    });
+    return bytes;
+  }
   // i64 in [0, whole).
   Bytes indices(int64_t count, int64_t whole) {
     Bytes bytes(count * sizeof(int64_t));
@@ -476,7 +490,7 @@ TEST_P(EnginesTest, HighRanks) {
 TEST_P(EnginesTest, Reductions) {
   const int64_t sizes[] = {7, 4, 6};
   // One with few terms for each thread, so that most reductions have several levels.
-  CudaEngine small(*device_, {.most_terms = 3});
+  CudaEngine small(*device_, {.most_lanes = 2, .most_packs = 3});
   for (const DType dtype : kAllTypes) {
     const Bytes values = numbers_.of(dtype, 168, true);
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax}) {
@@ -504,6 +518,100 @@ TEST_P(EnginesTest, Reductions) {
           },
           {Bytes()}, dtype, 3);
     }
+  }
+}
+
+// By one lane and by as many as there are, in packs and one by one, in one pass and in several.
+TEST_P(EnginesTest, ReductionsOfManyShapes) {
+  CudaEngine few_lanes(*device_, {.most_lanes = 2, .most_packs = 3});
+  CudaEngine few_packs(*device_, {.most_packs = 2});
+  const struct {
+    std::vector<int64_t> sizes;
+    std::vector<bool> is_reduced;
+  } kCases[] = {
+      // Rows.
+      {{3, 1040}, {false, true}},
+      {{3, 1041}, {false, true}},
+      {{37, 80}, {false, true}},
+      {{300, 5}, {false, true}},
+      {{20'000, 2}, {false, true}},
+      // Columns.
+      {{3000, 3}, {true, false}},
+      {{260, 48}, {true, false}},
+      {{259, 33}, {true, false}},
+      {{5, 272}, {true, false}},
+      {{2, 9001}, {true, false}},
+      // All, and none.
+      {{4096}, {true}},
+      {{4099}, {true}},
+      {{96}, {false}},
+      {{1, 1}, {true, false}},
+      // Dims in turn.
+      {{3, 50, 16}, {false, true, false}},
+      {{3, 50, 7}, {false, true, false}},
+      {{6, 5, 32}, {true, false, true}},
+      {{6, 5, 31}, {true, false, true}},
+      {{4, 3, 5, 48}, {true, false, true, false}},
+      {{4, 3, 5, 7}, {true, false, true, false}},
+  };
+  for (const auto& [sizes, is_reduced] : kCases) {
+    int64_t total = 1, kept = 1;
+    for (size_t dim = 0; dim < sizes.size(); ++dim) {
+      total *= sizes[dim];
+      if (!is_reduced[dim]) kept *= sizes[dim];
+    }
+    for (const DType dtype : kAllTypes) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax}) {
+        const bool is_extreme = op == ReduceOp::kMin || op == ReduceOp::kMax;
+        if (dtype == DType::kBool && !is_extreme) continue;
+        const Bytes values = op == ReduceOp::kProd ? numbers_.factors(dtype, total)
+                                                   : numbers_.of(dtype, total, is_extreme);
+        const Call call = [&](Engine& engine, Inputs in, std::byte* out) {
+          return engine.reduce_dims(op, dtype, in[0], sizes, is_reduced, 1, out);
+        };
+        const std::string what =
+            absl::StrCat("reduction of ", total, " to ", kept, " by ", reduce_op_name(op));
+        // Terms are quarters, and their sums exact.
+        check(what, call, {values}, dtype, kept, 1);
+        check(what + " by few lanes", call, {values}, dtype, kept, 1, &few_lanes);
+        if (!is_extreme) check(what + " in passes", call, {values}, dtype, kept, 1, &few_packs);
+      }
+    }
+  }
+}
+
+// The bits do not depend on where the array begins, nor on the call.
+TEST_P(EnginesTest, ReductionsAgain) {
+  constexpr DType kDtype = DType::kFloat32;
+  Bytes values;
+  for (int k = 0; k < 10'000; ++k) {
+    const float value = std::sin(static_cast<float>(k)) * (k % 100 == 7 ? 1000.0f : 1.0f);
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    values.insert(values.end(), bytes, bytes + sizeof value);
+  }
+  Bytes moved(sizeof(float));
+  moved.insert(moved.end(), values.begin(), values.end());
+  const int64_t sizes[] = {10, 40, 25};
+  for (int marks = 0; marks < 8; ++marks) {
+    const std::vector<bool> marked = {(marks & 1) != 0, (marks & 2) != 0, (marks & 4) != 0};
+    int64_t kept = 1;
+    for (int dim = 0; dim < 3; ++dim) kept *= marked[dim] ? 1 : sizes[dim];
+    const auto call_at = [&](int64_t offset) -> Call {
+      return [&, offset](Engine& engine, Inputs in, std::byte* out) {
+        return engine.reduce_dims(ReduceOp::kSum, kDtype, in[0] + offset, sizes, marked, 3, out);
+      };
+    };
+    const int64_t out_bytes = kept * static_cast<int64_t>(sizeof(float));
+    const StatusOr<Bytes> first = on_gpu(call_at(0), {values}, out_bytes);
+    const StatusOr<Bytes> again = on_gpu(call_at(0), {values}, out_bytes);
+    const StatusOr<Bytes> elsewhere = on_gpu(call_at(sizeof(float)), {moved}, out_bytes);
+    ASSERT_THAT(first, IsOk());
+    ASSERT_THAT(again, IsOk());
+    ASSERT_THAT(elsewhere, IsOk());
+    EXPECT_EQ(*first, *again) << marks;
+    EXPECT_EQ(*first, *elsewhere) << marks;
+    check("reduction of an array that is not aligned", call_at(sizeof(float)), {moved}, kDtype,
+          kept, 2000);
   }
 }
 

@@ -75,6 +75,54 @@ void set_strides(absl::Span<const int64_t> strides, int64_t (&to)[kMaxDims]) {
 
 LineShape shape_of(const Lines& lines) { return {lines.outer, lines.size, lines.inner}; }
 uint64_t items(int64_t count) { return static_cast<uint64_t>(count); }
+int64_t quotient_up(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+// The elements of a pack of a dense array. Neighbours in memory are in the last kept or the last
+// reduced dim, and other strides are multiples of its size: packs of a divisor of it are aligned.
+int32_t pack_of(const ReduceDims& reduce) {
+  const Space& space = reduce.kept_is_fastest ? reduce.kept : reduce.reduced;
+  if (space.num_dims == 0) return 1;
+  const int64_t size = space.sizes[space.num_dims - 1];
+  const int32_t pack = reduce_pack_of(dtype_size(static_cast<DType>(reduce.from)));
+  return size % pack == 0 ? pack : 1;
+}
+
+// Chooses packs, lanes and chunks for results of `num_terms` each. They are the order of the terms,
+// so they depend on the type and the sizes only.
+void share_out(const CudaEngineOptions& options, int64_t num_terms, ReduceDims* reduce) {
+  constexpr int64_t kManyThreads = 1 << 17;  // keep a large GPU busy: an H200 runs 2^18 at once
+  constexpr int64_t kLinePacks = 8;          // a cache line, which neighbouring threads share
+  constexpr int64_t kManyPacks = 16;         // of a lane: more lanes are faster
+  constexpr int64_t kTooManyPacks = 32;      // of a lane: another pass is faster
+  constexpr int64_t kChunkPacks = 4;         // of a lane: the least in a chunk
+  const bool columns = reduce->kept_is_fastest;
+  reduce->pack = num_terms == 0 ? 1 : pack_of(*reduce);
+  reduce->num_packs = columns ? num_terms : num_terms / reduce->pack;
+  const int64_t num_packs = reduce->num_packs;
+  const int64_t results = columns ? reduce->num_kept / reduce->pack : reduce->num_kept;
+  int64_t most_lanes = options.most_lanes;
+  // Threads of neighbouring results leave fewer of a block to be lanes.
+  for (int64_t side = 1; columns && side < kLinePacks && side < results; side *= 2) {
+    most_lanes = std::max<int64_t>(1, most_lanes / 2);
+  }
+  int64_t lanes = 1;
+  while (lanes < most_lanes && lanes < num_packs &&
+         ((!columns && lanes < kLinePacks) || results * lanes < kManyThreads ||
+          num_packs > kManyPacks * lanes)) {
+    lanes *= 2;
+  }
+  int64_t chunk_packs = options.most_packs * lanes;
+  const int64_t threads = results * lanes;
+  if (threads < kManyThreads && num_packs > kTooManyPacks * lanes) {
+    const int64_t of_lane = quotient_up(num_packs, kManyThreads / threads * lanes);
+    chunk_packs = std::min(chunk_packs, std::max(of_lane, kChunkPacks) * lanes);
+  }
+  reduce->lanes = static_cast<int32_t>(lanes);
+  reduce->chunk_packs = static_cast<int32_t>(chunk_packs);
+  reduce->num_chunks = std::max<int64_t>(1, quotient_up(num_packs, chunk_packs));
+  reduce->num_items = items(results * reduce->num_chunks);
+}
+
 IndexArray index_array(const Indices& indices) {
   return {indices.dtype == DType::kInt64, indices.data, indices.count};
 }
@@ -332,49 +380,51 @@ Status CudaEngine::reduce_dims(ReduceOp op, DType dtype, const std::byte* in,
     const int64_t two_dims[] = {num_elements(kept_sizes), num_elements(reduced_sizes)};
     return reduce_dims(op, dtype, apart->data(), two_dims, {false, true}, divisor, out);
   }
+  if (reinterpret_cast<uintptr_t>(in) % kVectorBytes != 0 && num_elements(sizes) > 0) {
+    TESSERA_ASSIGN_OR_RETURN(const Scratch aligned, scratch(num_bytes(sizes, dtype)));
+    TESSERA_RETURN_IF_ERROR(copy_strided(dtype, {in, strides}, sizes, aligned->mutable_data()));
+    return reduce_dims(op, dtype, aligned->data(), sizes, is_reduced, divisor, out);
+  }
   ReduceDims level;
-  level.type = element_type(dtype);
   level.op = reduction(op);
+  level.from = element_type(dtype);
   level.kept = space_of(kept.sizes());
   set_strides(kept.strides(0), level.kept_strides);
   level.reduced = space_of(reduced.sizes());
   set_strides(reduced.strides(0), level.reduced_strides);
   level.num_kept = num_elements(kept_sizes);
-  level.num_reduced = num_elements(reduced_sizes);
   // Neighbouring threads read neighbouring elements.
-  level.kept_is_fastest = !sizes.empty() && !is_reduced.back() && sizes.back() != 1;
+  level.kept_is_fastest = !kept.sizes().empty() && kept.strides(0).back() == 1;
   level.divisor = divisor;
   level.in = in;
   if (level.num_kept == 0) return absl::OkStatus();
-  return reduce_levels(level, dtype, out);
+  return reduce_levels(level, dtype, num_elements(reduced_sizes), out);
 }
 
-Status CudaEngine::reduce_levels(ReduceDims level, DType dtype, std::byte* out) {
+Status CudaEngine::reduce_levels(ReduceDims level, DType dtype, int64_t num_terms, std::byte* out) {
   const double divisor = level.divisor;
   const bool is_half = dtype == DType::kFloat16 || dtype == DType::kBFloat16;
-  const int64_t wide_bytes = is_half ? 4 : dtype_size(dtype);
+  const DType wide = is_half ? DType::kFloat32 : dtype;
   for (Scratch before;;) {
-    level.num_chunks =
-        std::max<int64_t>(1, (level.num_reduced + options_.most_terms - 1) / options_.most_terms);
+    share_out(options_, num_terms, &level);
     const bool is_last = level.num_chunks == 1;
-    level.num_items = items(level.num_kept * level.num_chunks);
-    level.to_wide = is_half && !is_last;
+    level.to = element_type(is_last ? dtype : wide);
     level.divisor = is_last ? divisor : 1;
     Scratch partials;
     if (!is_last) {
-      TESSERA_ASSIGN_OR_RETURN(partials, scratch(level.num_kept * level.num_chunks * wide_bytes));
+      TESSERA_ASSIGN_OR_RETURN(partials,
+                               scratch(level.num_kept * level.num_chunks * dtype_size(wide)));
     }
     level.out = is_last ? out : partials->mutable_data();
     TESSERA_RETURN_IF_ERROR(launch(level));
     if (is_last) return absl::OkStatus();
-    // The partial results are dense in the order of the items.
     level.in = level.out;
-    level.from_wide = is_half;
+    level.from = level.to;
     level.kept = space_of({level.num_kept});
     level.kept_strides[0] = level.kept_is_fastest ? 1 : level.num_chunks;
     level.reduced = space_of({level.num_chunks});
     level.reduced_strides[0] = level.kept_is_fastest ? level.num_kept : 1;
-    level.num_reduced = level.num_chunks;
+    num_terms = level.num_chunks;
     before = std::move(partials);
   }
 }

@@ -33,8 +33,10 @@ namespace tessera::cuda {
 class CudaDevice;
 
 struct CudaEngineOptions {
-  // Elements that one thread reduces; tests use few.
-  int64_t most_terms = 256;
+  // The most threads that compute one result of a reduction, a power of two up to kReduceThreads,
+  // and the most packs that one of them adds. Small ones let tests reach many passes.
+  int32_t most_lanes = kReduceThreads;
+  int32_t most_packs = 256;
   // Elements of one kernel of map(): items are numbered by 31 bits. Tests use few.
   int64_t most_elements = int64_t{1} << 30;
 };
@@ -109,7 +111,7 @@ class CudaEngine final : public Engine {
   Status launch(const Value& value);
   Status map(const Map& kind, absl::Span<const kernels::Strided> operands,
              absl::Span<const int64_t> sizes, std::byte* out);
-  Status reduce_levels(ReduceDims level, DType dtype, std::byte* out);
+  Status reduce_levels(ReduceDims level, DType dtype, int64_t num_terms, std::byte* out);
   // The order of the elements of each line, as MergePass has it; null of lines of one element.
   StatusOr<Scratch> sorted_order(bool is_descending, DType dtype, const std::byte* in,
                                  const LineShape& lines);

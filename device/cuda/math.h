@@ -77,27 +77,47 @@ struct Map {
   uint64_t num_items = 0;  // fewer than 2^31
 };
 
-// out[k][c] = the reduction of elements c, c + num_chunks, ... of those of kept index k. Items are
-// (k, c), of which one runs fastest; the result is dense in the order of items. So large reductions
-// are made in several passes, whose intermediate results are in the type of computation.
+// out[k][c] = the reduction of chunk c of the terms of kept index k; out[c][k] where the kept index
+// runs fastest in memory. A large reduction takes several passes, whose intermediate results have
+// the type of computation.
+//
+// A thread loads packs, `pack` neighbours in memory: terms of one result, or where the kept index
+// runs fastest, a term of each of `pack` results. An item is a chunk of a result or of a pack of
+// results, which `lanes` threads of a block compute:
+//
+//   terms a to h in packs of 2, by 2 lanes       lane 0               lane 1
+//   a lane adds every second pack                a + e, b + f         c + g, d + h
+//   then the sums within the pack, by halves     (a + e) + (b + f)    (c + g) + (d + h)
+//   then lanes are added in pairs: next_distance() in math_bodies.h
+//
+// Where the kept index runs fastest, a lane adds every second term. CudaEngine chooses pack, lanes
+// and chunks by the type and the sizes alone, so the same call gives the same bits on every GPU.
 struct ReduceDims {
-  ElementType type = ElementType::kFloat32;
-  Reduction op = Reduction::kSum;
-  bool from_wide = false;  // whether the input, and the result, are in the type of computation
-  bool to_wide = false;
+  ElementType from = ElementType::kFloat32;
+  ElementType to = ElementType::kFloat32;  // `from`; or f16, bf16 or f32, of any of the three
+  Reduction op = Reduction::kSum;          // kAvg adds; the divisor makes it an average
   bool kept_is_fastest = false;
+  int32_t pack = 1;   // 1, or reduce_pack_of() the size of an element of `from`
+  int32_t lanes = 1;  // a power of two, at most kReduceThreads
   Space kept;
   int64_t kept_strides[kMaxDims] = {};
   Space reduced;
   int64_t reduced_strides[kMaxDims] = {};
   int64_t num_kept = 1;
-  int64_t num_reduced = 1;
+  int64_t num_packs = 1;    // of each result; where the kept index runs fastest, of one term each
+  int32_t chunk_packs = 1;  // the last chunk may have fewer
   int64_t num_chunks = 1;
-  double divisor = 1;  // of floats
-  const std::byte* in = nullptr;
+  double divisor = 1;             // of floats
+  const std::byte* in = nullptr;  // aligned to packs
   std::byte* out = nullptr;
   uint64_t num_items = 0;
 };
+// Threads of a block of such a kernel.
+inline constexpr int kReduceThreads = 256;
+// Elements of a vector of 16 bytes; 1 of 8 bytes, which is wide enough.
+constexpr int32_t reduce_pack_of(int64_t element_bytes) {
+  return element_bytes == 8 ? 1 : static_cast<int32_t>(16 / element_bytes);
+}
 
 // An array seen as [outer, size, inner].
 struct LineShape {

@@ -403,25 +403,121 @@ TESSERA_KERNEL_BODY W identity_of(ElementType type, Reduction op) {
   }
 }
 
-// The type of an input or a result of a reduction: T, or what it is computed in.
-template <class In, class Out>
+// The order in which the totals of lanes are added: lanes that are 16, 8, 4, 2 and 1 apart, which a
+// warp does by shuffles, then those that are 32, 64 and 128 apart. Fewer than 32 lanes begin with
+// half of them.
+TESSERA_KERNEL_BODY int first_distance(int lanes) { return lanes > 32 ? 16 : lanes / 2; }
+TESSERA_KERNEL_BODY int next_distance(int distance) {
+  return distance >= 32 ? 2 * distance : distance > 1 ? distance / 2 : 32;
+}
+// Whether the lane adds the total of lane + distance to its own.
+TESSERA_KERNEL_BODY bool takes_total(int lane, int distance) {
+  return distance < 32 ? lane % 32 < distance : lane % (2 * distance) == 0;
+}
+
+// part() is what one lane adds of an item. add_to() adds two parts, in the order of distances
+// above, and give() writes the total. Lanes are threads on a GPU and a loop in the fake.
+template <class In, Reduction kOp, int kPack>
 struct ReduceBody {
-  static TESSERA_KERNEL_BODY void item(const ReduceDims& reduce, int64_t i) {
-    using W = Computed<In>;
-    const Divided at = divided(i, reduce.kept_is_fastest ? reduce.num_kept : reduce.num_chunks);
-    const int64_t kept = reduce.kept_is_fastest ? at.remainder : at.quotient;
-    const int64_t chunk = reduce.kept_is_fastest ? at.quotient : at.remainder;
-    const int64_t begin = offset_of(reduce.kept, reduce.kept_strides, kept);
-    W total = identity_of<W>(reduce.type, reduce.op);
-    for (int64_t r = chunk; r < reduce.num_reduced; r += reduce.num_chunks) {
-      const W term =
-          load<In>(reduce.in, begin + offset_of(reduce.reduced, reduce.reduced_strides, r));
-      total = combine(reduce.op, total, term);
+  using W = Computed<In>;
+  using Pack = Elements<In, kPack>;
+  // A total for each result of a pack; only the first counts where packs are terms of one result.
+  using Part = Elements<W, kPack>;
+
+  static TESSERA_KERNEL_BODY Part part(const ReduceDims& reduce, int64_t item, int lane) {
+    const bool columns = reduce.kept_is_fastest;
+    const Divided at = divided(item, columns ? reduce.num_kept / kPack : reduce.num_chunks);
+    const int64_t kept = columns ? at.remainder * kPack : at.quotient;
+    const int64_t chunk = columns ? at.quotient : at.remainder;
+    const int64_t begin = chunk * reduce.chunk_packs;
+    const int64_t rest = reduce.num_packs - begin;
+    const int count = rest < reduce.chunk_packs ? static_cast<int>(rest) : reduce.chunk_packs;
+    const int64_t from = offset_of(reduce.kept, reduce.kept_strides, kept);
+    const int64_t terms = columns ? 1 : kPack;  // of a result in each pack
+    const In* const in = reinterpret_cast<const In*>(reduce.in);
+    Part part;
+    for (W& total : part.elements) total = identity_of<W>(reduce.from, kOp);
+    if (reduce.reduced.num_dims <= 1) {
+      constexpr int kLoads = kPack > 8 ? 4 : 8;
+      const int64_t step = reduce.lanes * terms * reduce.reduced_strides[0];
+      int64_t next = from + (begin + lane) * terms * reduce.reduced_strides[0];
+      add_packs<kLoads>(part, in, lane, count, reduce.lanes, [&next, step](int /*p*/) {
+        const int64_t place = next;
+        next += step;
+        return place;
+      });
+    } else {
+      add_packs<2>(part, in, lane, count, reduce.lanes, [&](int p) {
+        return from + offset_of(reduce.reduced, reduce.reduced_strides, (begin + p) * terms);
+      });
     }
+    if (!columns) {
+      for (int half = kPack / 2; half > 0; half /= 2) {
+        for (int e = 0; e < half; ++e) {
+          part.elements[e] = joined(part.elements[e], part.elements[e + half]);
+        }
+      }
+    }
+    return part;
+  }
+
+  static TESSERA_KERNEL_BODY W joined(W a, W b) { return combine(kOp, a, b); }
+  static TESSERA_KERNEL_BODY void add_to(Part& part, const Part& other) {
+    for (int e = 0; e < kPack; ++e) part.elements[e] = joined(part.elements[e], other.elements[e]);
+  }
+
+  static TESSERA_KERNEL_BODY void give(const ReduceDims& reduce, int64_t item, Part part) {
     if constexpr (kIsFloat<W>) {
-      if (reduce.divisor != 1) total /= static_cast<W>(reduce.divisor);
+      if (reduce.divisor != 1) {
+        for (W& total : part.elements) total /= static_cast<W>(reduce.divisor);
+      }
     }
-    store<Out>(reduce.out, i, total);
+    if constexpr (IsSame<W, float>::kValue) {
+      if (reduce.to == ElementType::kFloat16) return store_part<Half>(reduce, item, part);
+      if (reduce.to == ElementType::kBFloat16) return store_part<BFloat16>(reduce, item, part);
+    }
+    store_part<W>(reduce, item, part);
+  }
+
+ private:
+  // Adds packs first, first + lanes, ... below `count`. place_of() says where each begins and is
+  // called in this order. kLoads loads are in flight before the first is added.
+  template <int kLoads, class PlaceOf>
+  static TESSERA_KERNEL_BODY void add_packs(Part& part, const In* in, int first, int count,
+                                            int lanes, PlaceOf place_of) {
+    for (int p = first; p < count; p += kLoads * lanes) {
+      Pack packs[kLoads];
+      for (int k = 0; k < kLoads; ++k) {
+        const int64_t place = place_of(p + k * lanes);
+        if (p + k * lanes < count) packs[k] = pack_at(in + place);
+      }
+      for (int k = 0; k < kLoads; ++k) {
+        if (p + k * lanes < count) add_pack(part, packs[k]);
+      }
+    }
+  }
+  static TESSERA_KERNEL_BODY Pack pack_at(const In* place) {
+    return *reinterpret_cast<const Pack*>(place);
+  }
+  static TESSERA_KERNEL_BODY void add_pack(Part& part, const Pack& pack) {
+    for (int e = 0; e < kPack; ++e) {
+      part.elements[e] = joined(part.elements[e], Wide<In>::of(pack.elements[e]));
+    }
+  }
+
+  template <class To>
+  static TESSERA_KERNEL_BODY void store_part(const ReduceDims& reduce, int64_t item,
+                                             const Part& part) {
+    if (!reduce.kept_is_fastest) return store<To>(reduce.out, item, part.elements[0]);
+    Elements<To, kPack> results;
+    for (int e = 0; e < kPack; ++e) results.elements[e] = Wide<To>::back(part.elements[e]);
+    if (reinterpret_cast<uintptr_t>(reduce.out) % alignof(Elements<To, kPack>) == 0) {
+      reinterpret_cast<Elements<To, kPack>*>(reduce.out)[item] = results;
+      return;
+    }
+    for (int e = 0; e < kPack; ++e) {
+      reinterpret_cast<To*>(reduce.out)[item * kPack + e] = results.elements[e];
+    }
   }
 };
 
@@ -763,17 +859,26 @@ void with_body(const Map& map, Fn fn) {
       return with_size(element_bytes_of(map.type), [fn](auto t) { fn(CopyBody<decltype(t)>()); });
   }
 }
+template <class In, int kPack, class Fn>
+void with_reduction(Reduction op, Fn fn) {
+  switch (op) {
+    case Reduction::kSum:
+    case Reduction::kAvg:
+      return fn(ReduceBody<In, Reduction::kSum, kPack>());
+    case Reduction::kProd:
+      return fn(ReduceBody<In, Reduction::kProd, kPack>());
+    case Reduction::kMin:
+      return fn(ReduceBody<In, Reduction::kMin, kPack>());
+    case Reduction::kMax:
+      return fn(ReduceBody<In, Reduction::kMax, kPack>());
+  }
+}
 template <class Fn>
 void with_body(const ReduceDims& reduce, Fn fn) {
-  with_type(reduce.type, [fn, &reduce](auto t) {
-    using T = decltype(t);
-    using W = Computed<T>;
-    if constexpr (IsSame<T, W>::kValue) {
-      fn(ReduceBody<T, T>());
-    } else {
-      if (reduce.from_wide) return reduce.to_wide ? fn(ReduceBody<W, W>()) : fn(ReduceBody<W, T>());
-      return reduce.to_wide ? fn(ReduceBody<T, W>()) : fn(ReduceBody<T, T>());
-    }
+  with_type(reduce.from, [fn, &reduce](auto t) {
+    using In = decltype(t);
+    if (reduce.pack == 1) return with_reduction<In, 1>(reduce.op, fn);
+    with_reduction<In, reduce_pack_of(sizeof(In))>(reduce.op, fn);
   });
 }
 template <class Fn>
@@ -870,10 +975,10 @@ void with_every_body(Fn fn) {
         }
       }
     } else if constexpr (IsSame<V, ReduceDims>::kValue) {
-      for (int wide = 0; wide < 4; ++wide) {
-        value.from_wide = (wide & 1) != 0;
-        value.to_wide = (wide & 2) != 0;
-        with_body(value, fn);
+      value.from = static_cast<ElementType>(type);
+      for (int op = 0; op <= static_cast<int>(Reduction::kMax); ++op) {
+        value.op = static_cast<Reduction>(op);
+        for (value.pack = 1; value.pack <= 2; ++value.pack) with_body(value, fn);
       }
     } else if constexpr (IsSame<V, Step>::kValue) {
       for (int rule = 0; rule < kernels::kNumStepRules; ++rule) {

@@ -15,6 +15,24 @@ void run_value(const Value& value) {
   });
 }
 
+// The lanes of each item one after the other, then their parts in pairs, as on a GPU.
+void run_value(const ReduceDims& reduce) {
+  with_body(reduce, [&reduce]<class Body>(Body) {
+    std::vector<typename Body::Part> parts(reduce.lanes);
+    for (uint64_t i = 0; i < reduce.num_items; ++i) {
+      const auto item = static_cast<int64_t>(i);
+      for (int lane = 0; lane < reduce.lanes; ++lane) parts[lane] = Body::part(reduce, item, lane);
+      for (int distance = first_distance(reduce.lanes); distance > 0 && distance < reduce.lanes;
+           distance = next_distance(distance)) {
+        for (int lane = 0; lane + distance < reduce.lanes; ++lane) {
+          if (takes_total(lane, distance)) Body::add_to(parts[lane], parts[lane + distance]);
+        }
+      }
+      Body::give(reduce, item, parts[0]);
+    }
+  });
+}
+
 // Elements from the least to the largest offset of a space in an array; strides may be negative.
 class Extent {
  public:
@@ -48,10 +66,6 @@ int64_t items_of(const Value& value) {
   return static_cast<int64_t>(value.num_items);
 }
 int64_t product4(const int64_t* sizes) { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
-int64_t wide_size(ElementType type, bool is_wide) {
-  const bool is_half = type == ElementType::kFloat16 || type == ElementType::kBFloat16;
-  return is_wide && is_half ? 4 : element_bytes_of(type);
-}
 
 }  // namespace
 
@@ -81,13 +95,14 @@ Touched touched(const Map& map) {
 
 Touched touched(const ReduceDims& reduce) {
   Touched touched;
-  if (reduce.num_reduced > 0) {
+  if (reduce.num_packs > 0) {
     Extent extent;
     extent.add(reduce.kept, reduce.kept_strides);
     extent.add(reduce.reduced, reduce.reduced_strides);
-    touched.push_back(extent.bytes(reduce.in, wide_size(reduce.type, reduce.from_wide)));
+    touched.push_back(extent.bytes(reduce.in, element_bytes_of(reduce.from)));
   }
-  add_dense(reduce.out, items_of(reduce), wide_size(reduce.type, reduce.to_wide), &touched);
+  const int64_t results = items_of(reduce) * (reduce.kept_is_fastest ? reduce.pack : 1);
+  add_dense(reduce.out, results, element_bytes_of(reduce.to), &touched);
   return touched;
 }
 
