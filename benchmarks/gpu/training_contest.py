@@ -2,6 +2,7 @@
 """Training steps of a transformer on one GPU, beside PyTorch and JAX (benchmarks/README.md).
 
   training_contest.py GPU_TRAINING --out=FOLDER [--kernel-times=kernel_times.so] [--rounds=9]
+                      [--before=GPU_TRAINING of another build]
 
 Every contestant of every case is a process of its own. All prepare at the same time, so that the
 compilers run side by side; then they take turns, round by round. Prints a table, and writes it to
@@ -24,7 +25,7 @@ CASES = {
     "x + y, 1 KiB": ("small 1", 2000),
     "x + y, 1 KiB x 8": ("small 8", 1000),
 }
-CONTESTANTS = ("tessera", "torch", "torch.compile", "jax")
+PEERS = ("torch", "torch.compile", "jax")
 TOKENS = 16 * 256
 
 
@@ -33,7 +34,7 @@ class Contestant:
         self.name, self.case, self.times, self.error = name, case, [], None
         self.command, self.count = CASES[case]
         peer = os.path.join(os.path.dirname(os.path.abspath(__file__)), "training_peer.py")
-        command = program.split() if name == "tessera" else [sys.executable, peer, name]
+        command = [sys.executable, peer, name] if name in PEERS else program.split()
         self.log = os.path.join(out, f"{name}-{self.command.replace(' ', '-')}.log")
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(self.log, "w"),
@@ -70,16 +71,19 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--kernel-times", default="")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--before", default="")
     options = parser.parse_args()
     os.makedirs(options.out, exist_ok=True)
     start = time.time()
+    programs = {"tessera": options.program}
+    if options.before:
+        programs["before"] = options.before
+    programs.update({name: "" for name in PEERS})
     everyone = [
-        Contestant(name, case, options.program, options.out)
+        Contestant(name, case, program, options.out)
         for case in CASES
-        for name in CONTESTANTS
-        if (not options.only or name in options.only.split(","))
-        and not (name != "tessera" and case.endswith("x 8"))
+        for name, program in programs.items()
+        if not (name in PEERS and case.endswith("x 8"))
     ]
     values = {}
     for each in everyone:
@@ -93,8 +97,8 @@ def main():
             if each.error is None:
                 each.times.append(each.ask(f"go {each.count}"))
     lines = [
-        "| case | contestant | ms | of Tessera's | waited, ms | CPU, ms | GPU busy, ms | idle | kernels"
-        " | tokens/s | value |",
+        "| case | contestant | ms | of Tessera's | waited, ms | CPU, ms | GPU busy, ms | idle |"
+        " kernels | tokens/s | value |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     kernels = {}
@@ -107,7 +111,8 @@ def main():
             ms = median(each.times, "ms")
             own = own or ms
             busy = idle = calls = ""
-            if options.kernel_times and "transformer" in each.command:
+            is_traced = "transformer" in each.command and each.name != "before"
+            if options.kernel_times and is_traced:
                 path = os.path.join(options.out, os.path.basename(each.log)[:-4] + ".json")
                 error = each.ask(f"trace {options.kernel_times} {path} {each.count}").get("error")
                 if error == 0:
@@ -129,7 +134,7 @@ def main():
     for name, found in kernels.items():
         text += f"\n\n{name}: ms of all traced steps, calls, kernel\n"
         text += "\n".join(f"  {ms:9.3f} {calls:6d} {kernel[:150]}" for ms, calls, kernel in found)
-    with open(os.path.join(options.out, "training.md"), "w") as file:
+    with open(os.path.join(options.out, "training.txt"), "w") as file:
         file.write(text + "\n")
     for each in everyone:
         each.process.stdin.close()
