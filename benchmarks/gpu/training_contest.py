@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps of a transformer on one GPU, beside PyTorch and JAX (benchmarks/README.md).
 
-  training_contest.py GPU_TRAINING --out=FOLDER [--kernel-times=kernel_times.so] [--rounds=9]
+  training_contest.py GPU_TRAINING --out=FOLDER [--kernel-times=kernel_times] [--rounds=9]
                       [--before=GPU_TRAINING of another build]
 
 Every contestant of every case is a process of its own. All prepare at the same time, so that the
