@@ -31,7 +31,7 @@
 #include "collectives/group.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
-#include "collectives/host/held_up_reads.h"
+#include "collectives/host/testing/held_up_reads.h"
 #include "collectives/host/testing/host_job.h"
 #include "collectives/testing/group_access.h"
 #include "device/buffer.h"

@@ -28,7 +28,7 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
-#include "collectives/host/held_up_reads.h"
+#include "collectives/host/testing/held_up_reads.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/testing/host_job.h"
 #include "collectives/testing/group_access.h"

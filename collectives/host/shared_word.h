@@ -4,7 +4,7 @@
 //
 // In the product these are std::atomic and the futex system call. Where TESSERA_STEPS is defined,
 // which is so in the tests that run the protocol in every order, each access is a step: another
-// member may take any number of steps before it (collectives/host/stepper.h).
+// member may take any number of steps before it (collectives/host/testing/stepper.h).
 #ifndef TESSERA_COLLECTIVES_HOST_SHARED_WORD_H_
 #define TESSERA_COLLECTIVES_HOST_SHARED_WORD_H_
 
@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 
 #ifdef TESSERA_STEPS
-#include "collectives/host/stepper.h"
+#include "collectives/host/testing/stepper.h"
 #endif
 
 namespace tessera::host {

@@ -11,11 +11,12 @@
 //   TESSERA_STEPPER_MORE   preemptions beyond the bound that CI has
 //   TESSERA_STEPPER_RUNS   how many schedules a search explores at most where it need not be
 //   complete
-#include "collectives/host/stepper.h"
+#include "collectives/host/testing/stepper.h"
 
 #include <linux/futex.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

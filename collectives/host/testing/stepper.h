@@ -24,8 +24,8 @@
 //      these.
 //
 // A fiber that is killed takes no further step, as a process that gets SIGKILL.
-#ifndef TESSERA_COLLECTIVES_HOST_STEPPER_H_
-#define TESSERA_COLLECTIVES_HOST_STEPPER_H_
+#ifndef TESSERA_COLLECTIVES_HOST_TESTING_STEPPER_H_
+#define TESSERA_COLLECTIVES_HOST_TESTING_STEPPER_H_
 
 #include <ucontext.h>
 
@@ -183,4 +183,4 @@ void wake_all(SteppedWord<uint32_t>& word);
 
 }  // namespace tessera::host
 
-#endif  // TESSERA_COLLECTIVES_HOST_STEPPER_H_
+#endif  // TESSERA_COLLECTIVES_HOST_TESTING_STEPPER_H_

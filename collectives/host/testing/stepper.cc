@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/stepper.h"
+#include "collectives/host/testing/stepper.h"
 
 #include <algorithm>
 

@@ -8,8 +8,8 @@
 //   ... a thread reads: it opens `reached`, and goes on when `resume` opens
 //
 // One at a time in a process: the handler of the fault is the process's.
-#ifndef TESSERA_COLLECTIVES_HOST_HELD_UP_READS_H_
-#define TESSERA_COLLECTIVES_HOST_HELD_UP_READS_H_
+#ifndef TESSERA_COLLECTIVES_HOST_TESTING_HELD_UP_READS_H_
+#define TESSERA_COLLECTIVES_HOST_TESTING_HELD_UP_READS_H_
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -55,4 +55,4 @@ class HeldUpReads {
 
 }  // namespace tessera::host
 
-#endif  // TESSERA_COLLECTIVES_HOST_HELD_UP_READS_H_
+#endif  // TESSERA_COLLECTIVES_HOST_TESTING_HELD_UP_READS_H_
