@@ -49,7 +49,8 @@ struct Variant {
   // Recorded as a group does: one before the call, where there are several, and the rest after it.
   int num_events = 0;
   bool waits_event = false;
-  // Of the two clients, for each operation: before the call, and after it where there are two.
+  // Meetings of the two clients for each operation: before the call, and after it where there are
+  // two.
   int num_meetings = 0;
   // Between two queries of an event that is done, on a thread beside.
   std::optional<absl::Duration> poll_pause = {};
@@ -74,7 +75,7 @@ const Variant kVariants[] = {
 };
 constexpr size_t kNumVariants = std::size(kVariants);
 
-// The clients share it. Of the measurements, client 0's.
+// The clients share it. The measurements are client 0's.
 struct Results {
   nccl::UniqueId id;
   std::atomic<int> num_arrivals;

@@ -109,10 +109,11 @@ def main():
                 lines.append(f"| {case} | {each.name} | failed: {each.error} |")
                 continue
             ms = median(each.times, "ms")
-            own = own or ms
+            if each.name == "tessera":
+                own = ms
+            ratio = f"{ms / own:.2f}" if own else ""
             busy = idle = calls = ""
-            is_traced = "transformer" in each.command and each.name != "before"
-            if options.kernel_times and is_traced:
+            if options.kernel_times and "transformer" in each.command:
                 path = os.path.join(options.out, os.path.basename(each.log)[:-4] + ".json")
                 error = each.ask(f"trace {options.kernel_times} {path} {each.count}").get("error")
                 if error == 0:
@@ -125,7 +126,7 @@ def main():
                     busy = f"error {error}"
             rate = f"{1000 * TOKENS / ms:,.0f}" if "transformer" in each.command else ""
             lines.append(
-                f"| {case} | {each.name} | {ms:.4f} | {ms / own:.2f} |"
+                f"| {case} | {each.name} | {ms:.4f} | {ratio} |"
                 f" {median(each.times, 'waited_ms'):.4f} | {median(each.times, 'cpu_ms'):.4f} |"
                 f" {busy} | {idle} | {calls} | {rate} | {values[each]:.6g} |"
             )

@@ -90,9 +90,10 @@ class Api {
   // Runs a kernel of at least one item on a stream of the current GPU.
   virtual Status launch(const Kernel& kernel, StreamHandle stream) = 0;
   // Gives a stream of the current GPU products of floats. Asks for a workspace where it helps, at
-  // most once, and does without where there is no memory for it. With a workspace, or without, the
-  // same matrices at the same alignment give the same bits each time. cublasLtMatmul;
-  // Unimplemented, with what to install, where cuBLASLt is not there.
+  // most once, and does without where there is no memory for it: the last bits of the result may
+  // depend on which. Each of the two gives the same bits each time for the same matrices at the
+  // same alignment. cublasLtMatmul; Unimplemented, with what to install, where cuBLASLt is not
+  // there.
   virtual Status multiply(const Gemm& gemm, WorkspaceSource workspace, StreamHandle stream) = 0;
 };
 

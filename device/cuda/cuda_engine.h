@@ -34,7 +34,7 @@ class CudaDevice;
 
 struct CudaEngineOptions {
   // The most threads that compute one result of a reduction, a power of two up to kReduceThreads,
-  // and the most packs that one of them adds. Small ones let tests reach many passes.
+  // and the most packs that one of them adds, 2 or more. Small ones let tests reach many passes.
   int32_t most_lanes = kReduceThreads;
   int32_t most_packs = 256;
   // Elements of one kernel of map(): items are numbered by 31 bits. Tests use few.

@@ -380,7 +380,7 @@ TESSERA_KERNEL_BODY void store_floating(ElementType type, std::byte* to, uint64_
   }
 }
 
-// Keeps the low bits, as conversions between integers do. Of bool the values are 0 and 1.
+// Keeps the low bits, as conversions between integers do. Values for bool are 0 and 1.
 template <int kCount>
 TESSERA_KERNEL_BODY void store_integers(ElementType type, std::byte* to, uint64_t first,
                                         const int64_t (&values)[kCount]) {

@@ -89,7 +89,8 @@ int launch(const CopyBatch& batch, void* stream) {
     const uint64_t items = batch.copies[c].loops.num_items;
     most = items > most ? items : most;
   }
-  // Of several copies each gets the blocks of the largest, most of them perhaps for nothing.
+  // Where there are several copies, each gets the blocks of the largest, most of them perhaps for
+  // nothing.
   const Copy& first = batch.copies[0];
   const uint64_t run_bytes = uint64_t{first.loops.items_per_run.divisor} * first.vector_bytes;
   const bool is_short = batch.num_copies == 1 && run_bytes < kShortRunBytes;
