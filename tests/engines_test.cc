@@ -554,11 +554,11 @@ TEST_P(EnginesTest, ReductionsOfManyShapes) {
       {{4, 3, 5, 48}, {true, false, true, false}},
       {{4, 3, 5, 7}, {true, false, true, false}},
   };
-  for (const auto& [sizes, is_reduced] : kCases) {
+  for (const auto& row : kCases) {
     int64_t total = 1, kept = 1;
-    for (size_t dim = 0; dim < sizes.size(); ++dim) {
-      total *= sizes[dim];
-      if (!is_reduced[dim]) kept *= sizes[dim];
+    for (size_t dim = 0; dim < row.sizes.size(); ++dim) {
+      total *= row.sizes[dim];
+      if (!row.is_reduced[dim]) kept *= row.sizes[dim];
     }
     for (const DType dtype : kAllTypes) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax}) {
@@ -567,7 +567,7 @@ TEST_P(EnginesTest, ReductionsOfManyShapes) {
         const Bytes values = op == ReduceOp::kProd ? numbers_.factors(dtype, total)
                                                    : numbers_.of(dtype, total, is_extreme);
         const Call call = [&](Engine& engine, Inputs in, std::byte* out) {
-          return engine.reduce_dims(op, dtype, in[0], sizes, is_reduced, 1, out);
+          return engine.reduce_dims(op, dtype, in[0], row.sizes, row.is_reduced, 1, out);
         };
         const std::string what =
             absl::StrCat("reduction of ", total, " to ", kept, " by ", reduce_op_name(op));

@@ -23,7 +23,7 @@ class Products {
  private:
   std::mutex mutex_;  // guards what follows
   Status missing_;
-  CublasLt* loaded_ = nullptr;  // stays, see CublasLt
+  [[maybe_unused]] CublasLt* loaded_ = nullptr;  // stays, see CublasLt
 };
 
 }  // namespace tessera::cuda
