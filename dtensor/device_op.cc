@@ -166,7 +166,8 @@ DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> p
                        absl::Span<const DTensor> inputs) {
   const TensorRep& first = TensorAccess::rep(inputs[0]);
   const std::shared_ptr<Runtime>& runtime = first.runtime;
-  TensorRep out;
+  auto result = std::make_shared<TensorRep>();
+  TensorRep& out = *result;
   out.dtype = program->dtype;
   out.shape = program->shape;
   out.runtime = runtime;
@@ -221,7 +222,7 @@ DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> p
       });
     }
   }
-  return TensorAccess::make(std::move(out));
+  return TensorAccess::make(std::move(result));
 }
 
 }  // namespace tessera::internal

@@ -91,7 +91,8 @@ Status update_on_devices(const char* label, absl::Span<DTensor* const> state, co
   // The tensors are replaced before anything runs, so that the parts hold their memory alone.
   for (DTensor* const tensor : state) {
     const TensorRep& old = TensorAccess::rep(*tensor);
-    TensorRep rep;
+    auto made = std::make_shared<TensorRep>();
+    TensorRep& rep = *made;
     rep.dtype = old.dtype;
     rep.shape = old.shape;
     rep.layout = old.layout;
@@ -103,7 +104,7 @@ Status update_on_devices(const char* label, absl::Span<DTensor* const> state, co
           parts[d].ordinal, parts[d].num_elements * dtype_size(old.dtype)));
       rep.buffers.push_back(parts[d].to.back());
     }
-    *tensor = TensorAccess::make(std::move(rep));
+    *tensor = TensorAccess::make(std::move(made));
   }
   if (update_here(*runtime, kernel, parts)) return absl::OkStatus();
   for (UpdatePart& part : parts) {

@@ -143,37 +143,39 @@ class LocalMapPart {
 
 DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
                   absl::Span<const DTensor> inputs, LocalFn fn) {
-  StatusOr<TensorRep> out = internal::new_tensor(out_dtype, out_shape, out_layout);
-  Status status = out.status();
+  StatusOr<std::shared_ptr<TensorRep>> made =
+      internal::new_tensor(out_dtype, out_shape, out_layout);
+  Status status = made.status();
   if (status.ok() && fn.is_empty()) {
     status =
         absl::InvalidArgumentError("local_map: the function is empty; give one that can be called");
   }
-  if (status.ok()) status = check_inputs(*out, inputs);
+  if (status.ok()) status = check_inputs(**made, inputs);
   if (!status.ok()) return internal::TensorAccess::failed(out_dtype, out_shape, out_layout, status);
+  TensorRep& out = **made;
   struct Part {
     Stream* stream;
     Stream::Task task;
   };
   absl::InlinedVector<Part, kInlineLocalDevices> parts;
-  for (const MeshDevice& device : out->devices) {
+  for (const MeshDevice& device : out.devices) {
     StatusOr<std::shared_ptr<Buffer>> buffer =
-        out->runtime->new_buffer(device.ordinal, num_bytes(out->box_of(device).sizes, out_dtype));
+        out.runtime->new_buffer(device.ordinal, num_bytes(out.box_of(device).sizes, out_dtype));
     if (!buffer.ok()) {
-      out->buffers.push_back(Buffer::failed(buffer.status()));
+      out.buffers.push_back(Buffer::failed(buffer.status()));
       continue;
     }
-    out->buffers.push_back(*buffer);
-    parts.push_back({&out->runtime->stream(device.ordinal),
-                     internal::LocalMapPart::create(*out, device, inputs, fn, *std::move(buffer))});
+    out.buffers.push_back(*buffer);
+    parts.push_back({&out.runtime->stream(device.ordinal),
+                     internal::LocalMapPart::create(out, device, inputs, fn, *std::move(buffer))});
   }
   // All that calls functions of the user's, as a copy of `fn` does, comes before the turn.
-  const StatusOr<Runtime::Turn> turn = out->runtime->take_turn();
+  const StatusOr<Runtime::Turn> turn = out.runtime->take_turn();
   if (!turn.ok()) {
     return internal::TensorAccess::failed(out_dtype, out_shape, out_layout, turn.status());
   }
   for (Part& part : parts) part.stream->enqueue("local_map", std::move(part.task));
-  return internal::TensorAccess::make(*std::move(out));
+  return internal::TensorAccess::make(*std::move(made));
 }
 
 }  // namespace tessera

@@ -70,19 +70,20 @@ struct Made {
 // the buffer's.
 template <class Make>
 DTensor create(DType dtype, const Shape& shape, LayoutArg layout, Make make) {
-  StatusOr<TensorRep> rep = new_tensor(dtype, shape, layout);
-  if (!rep.ok()) return TensorAccess::failed(dtype, shape, layout, rep.status());
+  StatusOr<std::shared_ptr<TensorRep>> tensor = new_tensor(dtype, shape, layout);
+  if (!tensor.ok()) return TensorAccess::failed(dtype, shape, layout, tensor.status());
+  TensorRep& rep = **tensor;
   using BoxKey = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
   std::map<std::pair<BoxKey, bool>, Made> all_made;
-  for (const MeshDevice& place : rep->devices) {
-    const Box box = rep->box_of(place);
-    const bool is_value = holds_value(*rep->layout, place.position);
-    LocalDevice& device = rep->runtime->device(place.ordinal);
+  for (const MeshDevice& place : rep.devices) {
+    const Box box = rep.box_of(place);
+    const bool is_value = holds_value(*rep.layout, place.position);
+    LocalDevice& device = rep.runtime->device(place.ordinal);
     Made& made = all_made[{{box.offsets, box.sizes}, is_value}];
     if (made.shared == nullptr) {
       StatusOr<std::shared_ptr<Buffer>> buffer = device.new_buffer(num_bytes(box.sizes, dtype));
       if (!buffer.ok()) {
-        rep->buffers.push_back(made.shared = Buffer::failed(buffer.status()));
+        rep.buffers.push_back(made.shared = Buffer::failed(buffer.status()));
         continue;
       }
       const Filling filling = {device, box, *buffer, made.staged};
@@ -92,13 +93,13 @@ DTensor create(DType dtype, const Shape& shape, LayoutArg layout, Make make) {
         const ReduceOp op = *layout->partial_op();
         fill_whole(filling, "identity", dtype, identity_element(op, dtype));
       }
-      rep->buffers.push_back(*buffer);
+      rep.buffers.push_back(*buffer);
       if (device.uses_host_memory()) made.shared = *std::move(buffer);
     } else {
-      rep->buffers.push_back(made.shared);
+      rep.buffers.push_back(made.shared);
     }
   }
-  return TensorAccess::make(*std::move(rep));
+  return TensorAccess::make(*std::move(tensor));
 }
 
 }  // namespace
@@ -221,22 +222,23 @@ Status check_shards(const TensorRep& rep, absl::Span<const RawHostShard> local) 
 
 DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
                         absl::Span<const RawHostShard> local) {
-  StatusOr<TensorRep> rep = new_tensor(dtype, shape, layout);
-  if (!rep.ok()) return TensorAccess::failed(dtype, shape, layout, rep.status());
+  StatusOr<std::shared_ptr<TensorRep>> made = new_tensor(dtype, shape, layout);
+  if (!made.ok()) return TensorAccess::failed(dtype, shape, layout, made.status());
+  TensorRep& rep = **made;
   // Only this client sees its shards: the error goes into the buffers, so that the next collective
   // tells the others.
-  const Status wrong = check_shards(*rep, local);
-  for (size_t i = 0; i < rep->devices.size(); ++i) {
+  const Status wrong = check_shards(rep, local);
+  for (size_t i = 0; i < rep.devices.size(); ++i) {
     if (!wrong.ok()) {
-      rep->buffers.push_back(Buffer::failed(wrong));
+      rep.buffers.push_back(Buffer::failed(wrong));
       continue;
     }
-    const Box box = rep->box_of(rep->devices[i]);
+    const Box box = rep.box_of(rep.devices[i]);
     const int64_t size_bytes = num_bytes(box.sizes, dtype);
-    LocalDevice& device = rep->runtime->device(rep->devices[i].ordinal);
+    LocalDevice& device = rep.runtime->device(rep.devices[i].ordinal);
     StatusOr<std::shared_ptr<Buffer>> buffer = device.new_buffer(size_bytes);
     if (!buffer.ok()) {
-      rep->buffers.push_back(Buffer::failed(buffer.status()));
+      rep.buffers.push_back(Buffer::failed(buffer.status()));
       continue;
     }
     std::shared_ptr<const Buffer> staged;
@@ -244,9 +246,9 @@ DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
       if (size_bytes > 0) std::memcpy(out, local[i].data, size_bytes);
       return absl::OkStatus();
     });
-    rep->buffers.push_back(*std::move(buffer));
+    rep.buffers.push_back(*std::move(buffer));
   }
-  return TensorAccess::make(*std::move(rep));
+  return TensorAccess::make(*std::move(made));
 }
 
 }  // namespace tessera::internal

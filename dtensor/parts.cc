@@ -16,19 +16,21 @@ namespace tessera::internal {
 DTensor part_of(const DTensor& whole, const Layout& layout, const Shape& shape) {
   const TensorRep& from = TensorAccess::rep(whole);
   if (!from.error.ok()) return TensorAccess::failed(from.dtype, shape, layout, from.error);
-  StatusOr<TensorRep> rep = new_tensor(from.dtype, shape, layout);
-  if (!rep.ok()) return TensorAccess::failed(from.dtype, shape, layout, rep.status());
-  for (const MeshDevice& device : rep->devices) {
-    rep->buffers.push_back(from.buffer_of(device.ordinal));
+  StatusOr<std::shared_ptr<TensorRep>> made = new_tensor(from.dtype, shape, layout);
+  if (!made.ok()) return TensorAccess::failed(from.dtype, shape, layout, made.status());
+  TensorRep& rep = **made;
+  for (const MeshDevice& device : rep.devices) {
+    rep.buffers.push_back(from.buffer_of(device.ordinal));
   }
-  return TensorAccess::make(*std::move(rep));
+  return TensorAccess::make(*std::move(made));
 }
 
 DTensor assemble(absl::Span<const DTensor> parts, DType dtype, const Layout& layout,
                  const Shape& shape) {
-  StatusOr<TensorRep> rep = new_tensor(dtype, shape, layout);
-  if (!rep.ok()) return TensorAccess::failed(dtype, shape, layout, rep.status());
-  for (const MeshDevice& device : rep->devices) {
+  StatusOr<std::shared_ptr<TensorRep>> made = new_tensor(dtype, shape, layout);
+  if (!made.ok()) return TensorAccess::failed(dtype, shape, layout, made.status());
+  TensorRep& rep = **made;
+  for (const MeshDevice& device : rep.devices) {
     std::shared_ptr<const Buffer> buffer;
     for (const DTensor& part : parts) {
       const TensorRep& from = TensorAccess::rep(part);
@@ -42,28 +44,29 @@ DTensor assemble(absl::Span<const DTensor> parts, DType dtype, const Layout& lay
       buffer = Buffer::failed(
           absl::InternalError(absl::StrCat("no part is on device ", device.device_id)));
     }
-    rep->buffers.push_back(std::move(buffer));
+    rep.buffers.push_back(std::move(buffer));
   }
-  return TensorAccess::make(*std::move(rep));
+  return TensorAccess::make(*std::move(made));
 }
 
 DTensor seen_by(const DTensor& tensor, const Mesh& mesh) {
   const TensorRep& from = TensorAccess::rep(tensor);
   if (!from.error.ok()) return tensor;
   const StatusOr<Layout> layout = from.layout->with_mesh(mesh);
-  StatusOr<TensorRep> rep = new_tensor(from.dtype, from.shape, layout);
-  if (!rep.ok()) return TensorAccess::failed(from.dtype, *from.shape, layout, rep.status());
-  for (const MeshDevice& device : rep->devices) {
+  StatusOr<std::shared_ptr<TensorRep>> made = new_tensor(from.dtype, from.shape, layout);
+  if (!made.ok()) return TensorAccess::failed(from.dtype, *from.shape, layout, made.status());
+  TensorRep& rep = **made;
+  for (const MeshDevice& device : rep.devices) {
     const auto there =
         std::find_if(from.devices.begin(), from.devices.end(),
                      [&](const MeshDevice& other) { return other.position == device.position; });
-    rep->buffers.push_back(
+    rep.buffers.push_back(
         there != from.devices.end()
             ? from.buffer_of(there->ordinal)
             : Buffer::failed(absl::InternalError(absl::StrCat(
                   "position ", device.position, " is of another client on ", mesh.to_string()))));
   }
-  return TensorAccess::make(*std::move(rep));
+  return TensorAccess::make(*std::move(made));
 }
 
 StatusOr<RawShard> raw_shard(const DTensor& tensor, int local_device) {

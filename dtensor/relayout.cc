@@ -21,12 +21,14 @@ using internal::TensorRep;
 
 // Unless there is an error, `tensor` is dropped before the first step may end: if it was the last
 // reference, the source is released when the first step has read it.
-StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas replicas) {
+StatusOr<std::shared_ptr<TensorRep>> start_relayout(DTensor& tensor, LayoutArg to,
+                                                    Replicas replicas) {
   const TensorRep& from = internal::TensorAccess::rep(tensor);
   TESSERA_RETURN_IF_ERROR(from.error);
   if (to.ok()) TESSERA_RETURN_IF_ERROR(check_ranks(*from.layout, *to));
-  TESSERA_ASSIGN_OR_RETURN(TensorRep result, internal::new_tensor(from.dtype, from.shape, to));
-  if (result.runtime != from.runtime) {
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<TensorRep> result,
+                           internal::new_tensor(from.dtype, from.shape, to));
+  if (result->runtime != from.runtime) {
     return absl::InvalidArgumentError(
         absl::StrCat("relayout to ", to->to_string_with_mesh(),
                      ", a mesh of another client than the tensor's; use meshes of one client"));
@@ -63,8 +65,8 @@ StatusOr<TensorRep> start_relayout(DTensor& tensor, LayoutArg to, Replicas repli
   } else {
     run_steps(runtime, std::move(program), dtype, "relayout", number, held);
   }
-  for (const MeshDevice& device : result.devices) {
-    result.buffers.push_back(std::move(held[device.ordinal].buffer));
+  for (const MeshDevice& device : result->devices) {
+    result->buffers.push_back(std::move(held[device.ordinal].buffer));
   }
   return result;
 }
@@ -78,7 +80,7 @@ DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas) {
     return internal::record_relayout.load()(
         relayout(internal::with_trace(source, nullptr), layout, replicas), source);
   }
-  StatusOr<TensorRep> result = start_relayout(tensor, layout, replicas);
+  StatusOr<std::shared_ptr<TensorRep>> result = start_relayout(tensor, layout, replicas);
   if (!result.ok()) {
     return internal::TensorAccess::failed(tensor.dtype(), tensor.shape(), layout, result.status());
   }

@@ -23,7 +23,8 @@ Status TensorRep::await(const Buffer& buffer) const {
   return buffer.ready().wait();
 }
 
-StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout) {
+StatusOr<std::shared_ptr<TensorRep>> new_tensor(DType dtype, Shared<Shape> shape,
+                                                LayoutArg layout) {
   TESSERA_RETURN_IF_ERROR(layout.status());
   auto runtime = std::dynamic_pointer_cast<Runtime>(internal::runtime_of(layout->mesh()));
   if (runtime == nullptr) {
@@ -39,12 +40,12 @@ StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layou
     TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(*layout->partial_op(), dtype),
                                          absl::StrCat("layout ", layout->to_string())));
   }
-  TensorRep rep;
-  rep.dtype = dtype;
-  rep.shape = std::move(shape);
-  rep.layout = *layout;
-  rep.devices = runtime->local_devices_of(layout->mesh());
-  rep.runtime = std::move(runtime);
+  auto rep = std::make_shared<TensorRep>();
+  rep->dtype = dtype;
+  rep->shape = std::move(shape);
+  rep->layout = *layout;
+  rep->devices = runtime->local_devices_of(layout->mesh());
+  rep->runtime = std::move(runtime);
   return rep;
 }
 

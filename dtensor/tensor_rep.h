@@ -46,7 +46,7 @@ struct TensorRep {
 // What a tensor without buffers yet points at, of the client behind the layout's mesh. Errors that
 // all clients see alike: that of the layout, an abstract mesh, a shape that does not fit, a
 // reduction that the dtype does not have.
-StatusOr<TensorRep> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout);
+StatusOr<std::shared_ptr<TensorRep>> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout);
 
 // Whether the device at this position holds the value where a value is put under the layout, or
 // the identity of its reduction.
