@@ -92,7 +92,8 @@ class Poller {
           while (!stopping_.load(std::memory_order_relaxed)) {
             gpu.api().query_event(event).IgnoreError();
             // sleep: the interval of the polls is what is measured
-            if (pause > absl::ZeroDuration()) absl::SleepFor(pause);
+            if (pause > absl::ZeroDuration())
+              absl::SleepFor(pause);  // sleep: it is what is measured
           }
         }) {}
   ~Poller() {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step of a transformer on a GPU by PyTorch or JAX: training_contest.py's other
 contestants. The commands are those of gpu_training.cc; network, weights and data are those of
-training.cc.
+../peers/ops_peer.py.
 
   training_peer.py torch|torch.compile|jax
 """
@@ -9,7 +9,6 @@ training.cc.
 import ctypes
 import functools
 import json
-import math
 import os
 import resource
 import sys
@@ -17,39 +16,8 @@ import time
 
 import numpy as np
 
-FACTOR = 0.35
-EPSILON = 1e-5
-DATA_SEED = 1000
-VOCABULARY = 64
-HEADS = 8
-ADAMW = {"lr": 0.003, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.01}
-
-
-def noise(seed, shape, factor=1.0, offset=0.0):
-    h = np.arange(math.prod(shape), dtype=np.uint32) * np.uint32(2654435761)
-    h += np.uint32(seed * 2246822519 & 0xFFFFFFFF)
-    h ^= h >> np.uint32(15)
-    h *= np.uint32(2246822519)
-    h ^= h >> np.uint32(13)
-    unit = (h >> np.uint32(8)).astype(np.float32) / np.float32(1 << 24) - np.float32(0.5)
-    return (unit * np.float32(factor) + np.float32(offset)).reshape(shape)
-
-
-class Network:
-    def __init__(self, width, blocks, pieces, context):
-        self.width, self.blocks, self.context = width, blocks, context
-        factor = FACTOR * math.sqrt(64 / width)
-        norm = [((width,), 0, 1), ((width,), 0, 0)]
-        square = ((width, width), factor, 0)
-        block = [*norm, *[square] * 4, *norm]
-        block += [((width, 4 * width), factor, 0), ((4 * width,), 0, 0)]
-        block += [((4 * width, width), factor, 0), ((width,), 0, 0)]
-        embedding = ((VOCABULARY, width), factor, 0)
-        shapes = [embedding, ((context, width), factor, 0), *block * blocks, *norm]
-        self.weights = [noise(i + 1, s, f, o) for i, (s, f, o) in enumerate(shapes)]
-        text = (noise(DATA_SEED, (pieces, context + 1)) + np.float32(0.5)) * VOCABULARY
-        text = text.astype(np.int64)
-        self.tokens, self.labels = text[:, :-1].copy(), text[:, 1:].copy()
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../peers"))
+from ops_peer import ADAMW, EPSILON, Transformer, initial_weights, noise  # noqa: E402
 
 
 class Torch:
@@ -64,7 +32,7 @@ class Torch:
     def loss(self, network, dtype, weights, tokens, labels):
         torch, nn = self.torch, self.torch.nn.functional
         w = (weight.to(dtype) for weight in weights)
-        depth = network.width // HEADS
+        depth = network.width // network.heads
 
         def normalized(x):
             return nn.layer_norm(x, (network.width,), next(w), next(w), EPSILON)
@@ -87,8 +55,10 @@ class Torch:
 
     def training(self, network, dtype):
         torch = self.torch
-        weights = [torch.nn.Parameter(torch.from_numpy(w).cuda()) for w in network.weights]
-        tokens, labels = (torch.from_numpy(a).cuda() for a in (network.tokens, network.labels))
+        weights = [torch.nn.Parameter(torch.from_numpy(w).cuda()) for w in initial_weights(network)]
+        tokens, labels = (
+            torch.from_numpy(a.copy()).cuda() for a in (network.x, network.labels)
+        )
         optimizer = torch.optim.AdamW(weights, fused=True, **ADAMW)
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
         fn = functools.partial(self.loss, network, dtype)
@@ -141,7 +111,7 @@ class Jax:
             return ((y - mean) / jnp.sqrt(variance + EPSILON)).astype(dtype) * next(w) + next(w)
 
         def attend(x):
-            split = (*x.shape[:2], HEADS, network.width // HEADS)
+            split = (*x.shape[:2], network.heads, network.width // network.heads)
             q, k, v = ((x @ next(w)).reshape(split) for _ in range(3))
             fast = "cudnn" if dtype == jnp.bfloat16 else "xla"
             heads = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=fast)
@@ -162,9 +132,9 @@ class Jax:
     def training(self, network, dtype):
         jax, jnp = self.jax, self.jnp
         dtype = {"f32": jnp.float32, "bf16": jnp.bfloat16}[dtype]
-        weights = [jnp.asarray(w) for w in network.weights]
+        weights = [jnp.asarray(w) for w in initial_weights(network)]
         zeros = lambda: [jnp.zeros_like(w) for w in weights]
-        tokens, labels = (jnp.asarray(a, jnp.int32) for a in (network.tokens, network.labels))
+        tokens, labels = (jnp.asarray(a, jnp.int32) for a in (network.x, network.labels))
         gradient = jax.value_and_grad(functools.partial(self.loss, network, dtype))
         lr, (b1, b2) = ADAMW["lr"], ADAMW["betas"]
 
@@ -212,7 +182,8 @@ def main(name):
             if words[0] == "small":
                 step, value = library.small()
             else:
-                step, value = library.training(Network(*map(int, words[1:5])), words[5])
+                sizes = dict(zip(("width", "blocks", "pieces", "context"), words[1:5]))
+                step, value = library.training(Transformer(sizes), words[5])
             for _ in range(5):
                 step()
             answer = {"value": value()}

@@ -70,13 +70,14 @@ class Transformer:
         )
         width, vocabulary = self.width, 64
         row, column = ("model", None), (None, "model")
+        factor = FACTOR * math.sqrt(64 / width)
         norm = [((width,), (None,), 0, 1), ((width,), (None,), 0, 0)]
-        projections = [((width, width), column, FACTOR, 0)] * 3
-        block = [*norm, *projections, ((width, width), row, FACTOR, 0), *norm]
-        block += [((width, 4 * width), column, FACTOR, 0), ((4 * width,), ("model",), 0, 0)]
-        block += [((4 * width, width), row, FACTOR, 0), ((width,), (None,), 0, 0)]
-        embedding = ((vocabulary, width), row, FACTOR, 0)
-        places = ((self.context, width), (None, None), FACTOR, 0)
+        projections = [((width, width), column, factor, 0)] * 3
+        block = [*norm, *projections, ((width, width), row, factor, 0), *norm]
+        block += [((width, 4 * width), column, factor, 0), ((4 * width,), ("model",), 0, 0)]
+        block += [((4 * width, width), row, factor, 0), ((width,), (None,), 0, 0)]
+        embedding = ((vocabulary, width), row, factor, 0)
+        places = ((self.context, width), (None, None), factor, 0)
         self.weights = [embedding, places, *block * self.blocks, *norm]
         text = (noise(DATA_SEED, (pieces, self.context + 1)) + np.float32(0.5)) * vocabulary
         text = text.astype(np.int64)
