@@ -177,23 +177,15 @@ Work Group::start_exchange(const internal::CallMemory& memory, const Box& in_box
                         memory);
 }
 
-Work Group::start_send(const internal::CallMemory& memory, int to) const {
+Work Group::start_message(const internal::CallMemory& memory, int peer, bool sends) const {
   if (member_ == nullptr) return moved_from_work();
-  return member_->start({.num_members = 2, .position = 0},
+  const int own = position();
+  const MessageEnds ends = {.sender = sends ? own : peer, .receiver = sends ? peer : own};
+  return member_->start({.num_members = 2, .position = sends ? 0 : 1},
                         {.kind = OpKind::kSendRecv,
                          .dtype = memory.dtype,
-                         .count = memory.in_count,
-                         .ends = {.sender = member_->position(), .receiver = to}},
-                        memory, {});
-}
-
-Work Group::start_recv(const internal::CallMemory& memory, int from) const {
-  if (member_ == nullptr) return moved_from_work();
-  return member_->start({.num_members = 2, .position = 1},
-                        {.kind = OpKind::kSendRecv,
-                         .dtype = memory.dtype,
-                         .count = memory.out_count,
-                         .ends = {.sender = from, .receiver = member_->position()}},
+                         .count = memory.in_count + memory.out_count,
+                         .ends = ends},
                         memory, {});
 }
 

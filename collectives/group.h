@@ -217,7 +217,7 @@ class Group {
   }
   template <HasDType T>
   Work send(absl::Span<const T> in, int to) const {
-    return start_send(internal::memory_of<T>(in, {}), to);
+    return start_message(internal::memory_of<T>(in, {}), to, /*sends=*/true);
   }
   template <OutMemory Out>
   Work recv(Out&& out, int from) const {
@@ -225,7 +225,7 @@ class Group {
   }
   template <HasDType T>
   Work recv(absl::Span<T> out, int from) const {
-    return start_recv(internal::memory_of<T>({}, out), from);
+    return start_message(internal::memory_of<T>({}, out), from, /*sends=*/false);
   }
 
   // Done when all members have arrived.
@@ -253,14 +253,15 @@ class Group {
     OpKind kind;
     ReduceOp op = ReduceOp::kSum;
     int root = 0;
-    // Of an all_to_all. In the others no counts stand for equal ones.
+    // Whether an all_to_all has no counts. Other operations have equal counts where `counts` is
+    // empty.
     bool has_equal_parts = true;
     absl::Span<const int64_t> counts = {};
     absl::Span<const int64_t> received_counts = {};
   };
   Work start(const Call& call, const internal::CallMemory& memory) const;
-  Work start_send(const internal::CallMemory& memory, int to) const;
-  Work start_recv(const internal::CallMemory& memory, int from) const;
+  // As the sender where `sends`, else as the receiver.
+  Work start_message(const internal::CallMemory& memory, int peer, bool sends) const;
   Work start_exchange(const internal::CallMemory& memory, const Box& in_box, const Box& out_box,
                       absl::Span<const BoxPull> pulls) const;
 
