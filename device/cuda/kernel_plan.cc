@@ -267,7 +267,6 @@ void plan_map(absl::Span<const int64_t> sizes, absl::Span<const absl::Span<const
     if (in.data == nullptr) continue;
     in.run_stride = sizes.empty() ? 0 : strides[k].back();
     std::reverse_copy(strides[k].begin(), strides[k].begin() + map->num_outer, in.strides);
-    in.access = in.run_stride == 0 ? MapOperand::Access::kSame : MapOperand::Access::kEach;
     if (in.run_stride == 0) continue;
     map->is_packed &= in.run_stride == 1 && aligned(in.data);
     for (int dim = 0; dim < map->num_outer; ++dim) map->is_packed &= in.strides[dim] % pack == 0;

@@ -35,15 +35,9 @@ TESSERA_KERNEL_BODY constexpr int map_pack(int64_t element_bytes) {
 
 // An operand of a Map: an array by strides in elements, which may be 0 or negative; or one element.
 struct MapOperand {
-  enum class Access : uint8_t {
-    kElement,  // `element`
-    kSame,     // one element of the array for a whole run
-    kEach,     // of each element its own
-  };
-  Access access = Access::kElement;
-  const std::byte* data = nullptr;
+  const std::byte* data = nullptr;  // null: the element
   alignas(8) uint8_t element[8] = {};
-  int64_t run_stride = 0;          // along a run
+  int64_t run_stride = 0;          // along a run; 0 of the element
   int64_t strides[kMaxDims] = {};  // of the outer dims, innermost first
 };
 

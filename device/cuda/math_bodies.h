@@ -265,7 +265,7 @@ template <class T, int kPack>
 TESSERA_KERNEL_BODY Elements<T, kPack> load_pack(const Map& map, const MapOperand& in, int64_t from,
                                                  int32_t count) {
   Elements<T, kPack> pack = {};
-  if (in.access == MapOperand::Access::kEach) {
+  if (in.run_stride != 0) {
     const T* data = reinterpret_cast<const T*>(in.data) + from;
     if (map.is_packed && count == kPack) return *reinterpret_cast<const Elements<T, kPack>*>(data);
     const int64_t step = in.run_stride << map.spacing_log2;
@@ -275,9 +275,8 @@ TESSERA_KERNEL_BODY Elements<T, kPack> load_pack(const Map& map, const MapOperan
     return pack;
   }
   if (count == 0) return pack;
-  const T same = in.access == MapOperand::Access::kElement
-                     ? *reinterpret_cast<const T*>(in.element)
-                     : reinterpret_cast<const T*>(in.data)[from];
+  const T same = in.data == nullptr ? *reinterpret_cast<const T*>(in.element)
+                                    : reinterpret_cast<const T*>(in.data)[from];
   for (int e = 0; e < kPack; ++e) pack.elements[e] = same;
   return pack;
 }

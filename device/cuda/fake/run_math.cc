@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cuda/fake/run_math.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "device/cuda/math_bodies.h"
 
 namespace tessera::cuda {
@@ -65,18 +72,70 @@ template <class Value>
 int64_t items_of(const Value& value) {
   return static_cast<int64_t>(value.num_items);
 }
+// The bytes of an element of an operand, where a condition is of bool, and of a result.
+int64_t bytes_of_operand(const Map& map, int k) {
+  return map.kind == Map::Kind::kSelect && k == 0 ? 1 : element_bytes_of(map.type);
+}
+int64_t bytes_of_result(const Map& map) {
+  const bool gives_bool =
+      map.kind == Map::Kind::kPointwise && family_of(map.op) == OpFamily::kComparison;
+  return gives_bool ? 1 : element_bytes_of(map.type);
+}
+
+bool is_multiple(const std::byte* address, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(address) % static_cast<uint64_t>(bytes) == 0;
+}
+
+// Whether vectors that a thread loads or stores begin where no vector can.
+template <class Value>
+bool is_misaligned(const Value& /*value*/) {
+  return false;
+}
+bool is_misaligned(const Map& map) {
+  if (!map.is_packed) return false;
+  const auto vector = [&](int64_t size) {
+    return std::min<int64_t>(kVectorBytes, map_pack(element_bytes_of(map.type)) * size);
+  };
+  const int64_t pack = map_pack(element_bytes_of(map.type));
+  if (!is_multiple(map.out, vector(bytes_of_result(map)))) return true;
+  for (int k = 0; k < map.num_operands; ++k) {
+    const MapOperand& in = map.in[k];
+    if (in.run_stride == 0) continue;
+    if (in.run_stride != 1 || !is_multiple(in.data, vector(bytes_of_operand(map, k)))) return true;
+    for (int dim = 0; dim < map.num_outer; ++dim) {
+      if (in.strides[dim] % pack != 0) return true;
+    }
+  }
+  return false;
+}
+bool is_misaligned(const ReduceDims& reduce) {
+  if (reduce.num_packs == 0) return false;
+  if (!is_multiple(reduce.in, reduce.pack * element_bytes_of(reduce.from))) return true;
+  const auto splits_packs = [&](const Space& space, const int64_t* strides) {
+    for (int dim = 0; dim < space.num_dims; ++dim) {
+      if (strides[dim] != 1 && strides[dim] % reduce.pack != 0) return true;
+    }
+    return false;
+  };
+  return splits_packs(reduce.kept, reduce.kept_strides) ||
+         splits_packs(reduce.reduced, reduce.reduced_strides);
+}
+
 int64_t product4(const int64_t* sizes) { return sizes[0] * sizes[1] * sizes[2] * sizes[3]; }
 
 }  // namespace
 
-#define TESSERA_RUN_(Value) \
-  void run(const Value& value) { run_value(value); }
+#define TESSERA_RUN_(Value)                                                      \
+  void run(const Value& value) { run_value(value); }                             \
+  std::string invalid(const Value& value) {                                      \
+    if (value.num_items == 0) return "a kernel of no items";                     \
+    return is_misaligned(value) ? "a kernel of memory that is not aligned" : ""; \
+  }
 TESSERA_MATH_KERNELS_(TESSERA_RUN_)
 #undef TESSERA_RUN_
 
 Touched touched(const Map& map) {
   Touched touched;
-  const int64_t size = element_bytes_of(map.type);
   int64_t count = map.run_elements;
   for (int dim = 0; dim < map.num_outer; ++dim) count *= map.outer[dim].divisor;
   for (int k = 0; k < map.num_operands; ++k) {
@@ -86,10 +145,9 @@ Touched touched(const Map& map) {
     for (int dim = 0; dim < map.num_outer; ++dim) {
       extent.add(map.outer[dim].divisor, map.in[k].strides[dim]);
     }
-    const bool is_condition = map.kind == Map::Kind::kSelect && k == 0;
-    touched.push_back(extent.bytes(map.in[k].data, is_condition ? 1 : size));
+    touched.push_back(extent.bytes(map.in[k].data, bytes_of_operand(map, k)));
   }
-  add_dense(map.out, count, map.kind == Map::Kind::kPointwise ? 1 : size, &touched);
+  add_dense(map.out, count, bytes_of_result(map), &touched);
   return touched;
 }
 
