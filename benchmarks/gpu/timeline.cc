@@ -21,13 +21,13 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/wait_policy.h"
+#include "benchmarks/gpu/bare_communicator.h"
 #include "benchmarks/gpu/call_log.h"
 #include "benchmarks/gpu/call_report.h"
 #include "benchmarks/gpu/gpu.h"
 #include "benchmarks/gpu/issued.h"
 #include "benchmarks/gpu/timed_apis.h"
 #include "collectives/group.h"
-#include "device/cuda/cuda_device.h"
 #include "device/stream.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
@@ -37,7 +37,6 @@
 namespace tessera::benchmarks {
 namespace {
 
-constexpr int kClients = 2;
 constexpr int kMostRounds = 100;
 constexpr int kMostEvents = 3;
 // How long one client waits for the other in a meeting.
@@ -113,41 +112,31 @@ class Issuer {
   static StatusOr<std::unique_ptr<Issuer>> create(Client& client, std::shared_ptr<nccl::Api> nccl,
                                                   std::shared_ptr<CallLog> log, Results& results,
                                                   int64_t bytes) {
-    TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1}));
-    const cuda::CudaQueue& queue =
-        dynamic_cast<cuda::CudaDevice&>(internal::runtime_of(client)->device(0)).queue();
-    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu, Gpu::create(queue.api(), queue.gpu()));
-    std::unique_ptr<Issuer> self(
-        new Issuer(client, std::move(nccl), std::move(log), results, group, std::move(gpu), bytes));
+    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<BareCommunicator> bare,
+                             BareCommunicator::create(client, std::move(nccl), results.id, bytes));
+    std::unique_ptr<Issuer> self(new Issuer(client, std::move(log), results, std::move(bare)));
     TESSERA_RETURN_IF_ERROR(self->prepare());
     return self;
   }
   ~Issuer() {
-    gpu_->use().IgnoreError();
-    if (comm_ != nullptr) nccl_->comm_abort(comm_).IgnoreError();
-    for (const cuda::EventHandle event : events_) gpu_->api().destroy_event(event).IgnoreError();
+    gpu().use().IgnoreError();
+    for (const cuda::EventHandle event : events_) gpu().api().destroy_event(event).IgnoreError();
   }
 
   // The time of one of `repeats` in a row, until the last has been given to the stream.
   StatusOr<absl::Duration> time(const Variant& variant, int repeats);
   // Both clients; client 0 prints.
   Status trace(const Variant& variant, const TimelineSizes& sizes);
-  Status meet() { return group_.barrier().await(); }
+  Status meet() { return bare_->meet(); }
 
  private:
-  Issuer(Client& client, std::shared_ptr<nccl::Api> nccl, std::shared_ptr<CallLog> log,
-         Results& results, Group group, std::unique_ptr<Gpu> gpu, int64_t bytes)
-      : client_(client),
-        nccl_(std::move(nccl)),
-        log_(std::move(log)),
-        results_(results),
-        group_(std::move(group)),
-        gpu_(std::move(gpu)),
-        bytes_(bytes) {}
+  Issuer(Client& client, std::shared_ptr<CallLog> log, Results& results,
+         std::unique_ptr<BareCommunicator> bare)
+      : client_(client), log_(std::move(log)), results_(results), bare_(std::move(bare)) {}
 
+  Gpu& gpu() { return bare_->gpu(); }
   Status prepare();
   void name_threads();
-  Status settle();
   Status record(int event);
   // Returns when both clients have called it; spins.
   Status meet_by_spinning();
@@ -155,15 +144,9 @@ class Issuer {
   Status give_bare(const Variant& variant);
 
   Client& client_;
-  const std::shared_ptr<nccl::Api> nccl_;
   const std::shared_ptr<CallLog> log_;
   Results& results_;
-  const Group group_;
-  const std::unique_ptr<Gpu> gpu_;
-  const int64_t bytes_;
-  nccl::CommHandle comm_ = nullptr;
-  std::byte* in_ = nullptr;
-  std::byte* out_ = nullptr;
+  const std::unique_ptr<BareCommunicator> bare_;
   std::vector<cuda::EventHandle> events_;  // the last one is done
   int num_meetings_ = 0;
   bool is_traced_ = false;
@@ -171,24 +154,17 @@ class Issuer {
 };
 
 Status Issuer::prepare() {
-  TESSERA_ASSIGN_OR_RETURN(in_, gpu_->allocate(bytes_));
-  TESSERA_ASSIGN_OR_RETURN(out_, gpu_->allocate(kClients * bytes_));
   for (int i = 0; i <= kMostEvents; ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const cuda::EventHandle event, gpu_->api().create_event());
+    TESSERA_ASSIGN_OR_RETURN(const cuda::EventHandle event, gpu().api().create_event());
     events_.push_back(event);
     TESSERA_RETURN_IF_ERROR(record(i));
   }
-  TESSERA_RETURN_IF_ERROR(gpu_->wait());
+  TESSERA_RETURN_IF_ERROR(gpu().wait());
   if (client_.client_id() == 0) {
     log_->prepare();
     name_threads();
-    TESSERA_ASSIGN_OR_RETURN(results_.id, nccl_->get_unique_id());
   }
-  TESSERA_RETURN_IF_ERROR(meet());
-  TESSERA_RETURN_IF_ERROR(gpu_->use());
-  TESSERA_ASSIGN_OR_RETURN(comm_,
-                           nccl_->comm_init_rank(kClients, results_.id, client_.client_id()));
-  return settle();
+  return meet();
 }
 
 // The thread that has no name is the watch's (collectives/nccl/watch.h).
@@ -202,18 +178,10 @@ void Issuer::name_threads() {
   });
 }
 
-Status Issuer::settle() {
-  while (true) {
-    TESSERA_ASSIGN_OR_RETURN(const bool through, nccl_->poll(comm_));
-    if (through) return absl::OkStatus();
-    std::this_thread::yield();
-  }
-}
-
 // As CudaQueue::record() does.
 Status Issuer::record(int event) {
-  TESSERA_RETURN_IF_ERROR(gpu_->use());
-  return gpu_->api().record_event(events_[static_cast<size_t>(event)], gpu_->stream());
+  TESSERA_RETURN_IF_ERROR(gpu().use());
+  return gpu().api().record_event(events_[static_cast<size_t>(event)], gpu().stream());
 }
 
 Status Issuer::meet_by_spinning() {
@@ -221,7 +189,9 @@ Status Issuer::meet_by_spinning() {
   constexpr int kSpins = 1000;
   num_meetings_ += 1;
   results_.num_arrivals.fetch_add(1);
-  const auto have_all = [&] { return results_.num_arrivals.load() >= kClients * num_meetings_; };
+  const auto have_all = [&] {
+    return results_.num_arrivals.load() >= BareCommunicator::kClients * num_meetings_;
+  };
   const absl::Time limit = absl::Now() + kMeetingLimit;
   while (!wait_briefly({.spins = kSpins, .yields = 1}, have_all)) {
     if (absl::Now() < limit) continue;
@@ -234,34 +204,27 @@ Status Issuer::give_bare(const Variant& variant) {
   if (variant.num_meetings > 0) TESSERA_RETURN_IF_ERROR(meet_by_spinning());
   const int before = variant.num_events > 1 ? 1 : 0;
   if (before > 0) TESSERA_RETURN_IF_ERROR(record(0));
-  TESSERA_RETURN_IF_ERROR(nccl_->group_start());
-  TESSERA_RETURN_IF_ERROR(
-      nccl_->all_gather(in_, out_, static_cast<uint64_t>(bytes_), comm_, gpu_->stream()));
-  TESSERA_RETURN_IF_ERROR(nccl_->group_end());
-  TESSERA_RETURN_IF_ERROR(settle());
+  TESSERA_RETURN_IF_ERROR(bare_->all_gather());
   if (variant.num_meetings > 1) TESSERA_RETURN_IF_ERROR(meet_by_spinning());
   for (int i = before; i < variant.num_events; ++i) TESSERA_RETURN_IF_ERROR(record(i));
   if (!variant.waits_event) return absl::OkStatus();
-  return gpu_->api().wait_event(gpu_->stream(), events_[0]);
+  return gpu().api().wait_event(gpu().stream(), events_[0]);
 }
 
 Status Issuer::give(const Variant& variant) {
   if (!variant.is_group) return give_bare(variant);
-  const auto size = static_cast<size_t>(bytes_);
-  const absl::Span<const uint8_t> in(reinterpret_cast<const uint8_t*>(in_), size);
-  uint8_t* const out = reinterpret_cast<uint8_t*>(out_);
   const CallLog::Timer timer(*log_, "(Group::all_gather)");
-  works_.push_back(group_.all_gather<uint8_t>(in, {out, kClients * size}));
+  works_.push_back(bare_->group().all_gather(bare_->in(), bare_->out()));
   return absl::OkStatus();
 }
 
 StatusOr<absl::Duration> Issuer::time(const Variant& variant, int repeats) {
   TESSERA_RETURN_IF_ERROR(meet());
-  TESSERA_RETURN_IF_ERROR(gpu_->use());
+  TESSERA_RETURN_IF_ERROR(gpu().use());
   works_.reserve(static_cast<size_t>(repeats));
   std::optional<Poller> poller;
   if (variant.poll_pause.has_value())
-    poller.emplace(*gpu_, events_.back(), *variant.poll_pause, *log_);
+    poller.emplace(gpu(), events_.back(), *variant.poll_pause, *log_);
   if (is_traced_) log_->turn_on();
   const absl::Time start = absl::Now();
   for (int i = 0; i < repeats; ++i) TESSERA_RETURN_IF_ERROR(give(variant));
@@ -272,7 +235,7 @@ StatusOr<absl::Duration> Issuer::time(const Variant& variant, int repeats) {
   }
   if (is_traced_) log_->turn_off();
   poller.reset();
-  TESSERA_RETURN_IF_ERROR(variant.is_group ? wait_done(client_, *gpu_) : gpu_->wait());
+  TESSERA_RETURN_IF_ERROR(variant.is_group ? wait_done(client_, gpu()) : gpu().wait());
   for (const Work& work : works_) TESSERA_RETURN_IF_ERROR(work.await());
   works_.clear();
   return (end - start) / repeats;
@@ -289,7 +252,7 @@ Status Issuer::trace(const Variant& variant, const TimelineSizes& sizes) {
   const std::vector<CallLog::Call> calls = log_->take();
   const std::string text = absl::StrFormat(
       "\n== %s: %d all_gathers of %d B in a row, %.2f us each; %d calls were dropped\n\n%s\n%s\n%s",
-      variant.name, sizes.operations, bytes_, absl::ToDoubleMicroseconds(*each),
+      variant.name, sizes.operations, sizes.bytes, absl::ToDoubleMicroseconds(*each),
       log_->num_dropped(), describe_calls(calls, *log_), describe_steps(calls),
       describe_operations(calls, *log_, kShown));
   std::fputs(text.c_str(), stderr);
@@ -331,7 +294,7 @@ Status measure_timeline(testing::JobSpec job, const OpenApis& open, const Timeli
     return absl::InvalidArgumentError(
         absl::StrCat(sizes.rounds, " rounds; give at most ", kMostRounds));
   }
-  job.num_clients = kClients;
+  job.num_clients = BareCommunicator::kClients;
   job.devices_per_client = 1;
   job.options.device_type = DeviceType::kCuda;
   const auto log = std::make_shared<CallLog>();
