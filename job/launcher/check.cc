@@ -155,19 +155,21 @@ Status exchange(Coordinator& job, const std::string& address, std::vector<std::s
   here.num_received = receive_bytes(listener.get(), here.num_sent);
   out << here.num_received << " of " << job.num_clients() - 1 << " messages have come" << std::endl;
   for (std::string& finding : judge(here)) findings.push_back(std::move(finding));
-  return job.leave(steady_now() + kStepTime);
+  return absl::OkStatus();
 }
 
-// Checks the job as the client that the environment names.
-Status check_job(const JobEnvironment& environment, const std::vector<NetworkInterface>& interfaces,
-                 std::vector<std::string>& findings, std::ostream& out) {
+// Checks the job as the client that the environment names. Returns the job, to be left.
+StatusOr<std::unique_ptr<Coordinator>> check_job(const JobEnvironment& environment,
+                                                 const std::vector<NetworkInterface>& interfaces,
+                                                 std::vector<std::string>& findings,
+                                                 std::ostream& out) {
   const absl::Time deadline = steady_now() + kStepTime;
   TESSERA_ASSIGN_OR_RETURN(const JobToken token, find_job_token(environment, deadline));
   MemberInfo self = describe_this_process();
   self.client_id = environment.client_id;
   self.num_local_devices = 1;
   self.device_type = "cpu";
-  TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Coordinator> job,
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Coordinator> job,
                            connect_coordinator({.address = environment.coordinator,
                                                 .service_host = environment.coordinator_is_hosted
                                                                     ? ServiceHost::kElsewhere
@@ -184,7 +186,8 @@ Status check_job(const JobEnvironment& environment, const std::vector<NetworkInt
   // Where another interface is asked for than that of the route, its first address.
   const bool is_of_route =
       std::find(chosen.addresses.begin(), chosen.addresses.end(), route) != chosen.addresses.end();
-  return exchange(*job, is_of_route ? route : chosen.addresses[0], findings, out);
+  TESSERA_RETURN_IF_ERROR(exchange(*job, is_of_route ? route : chosen.addresses[0], findings, out));
+  return job;
 }
 
 // Empty where the library cannot be loaded.
@@ -284,13 +287,25 @@ int check_host(std::ostream& out) {
   const StatusOr<JobEnvironment> environment = read_job_environment({});
   const bool has_peers = environment.ok() && environment->num_clients > 1;
   std::vector<std::string> findings = judge(facts, has_peers);
-  Status status = environment.status();
+  if (!environment.ok()) findings.emplace_back(environment.status().message());
+  std::unique_ptr<Coordinator> job;
   if (has_peers && facts.interfaces.ok()) {
-    status = check_job(*environment, *facts.interfaces, findings, out);
+    StatusOr<std::unique_ptr<Coordinator>> checked =
+        check_job(*environment, *facts.interfaces, findings, out);
+    if (checked.ok()) job = std::move(*checked);
+    if (!checked.ok()) findings.emplace_back(checked.status().message());
   }
-  if (!status.ok()) findings.emplace_back(status.message());
   for (const std::string& finding : findings) out << "found: " << finding << std::endl;
   if (findings.empty()) out << "no finding" << std::endl;
+  // The launcher stops a job whose first client exits with a finding: a client exits when all have
+  // written theirs.
+  if (job != nullptr) {
+    const Status left = job->leave(steady_now() + kStepTime);
+    if (!left.ok()) {
+      out << "found: " << left.message() << std::endl;
+      return 1;
+    }
+  }
   return findings.empty() ? 0 : 1;
 }
 

@@ -55,7 +55,8 @@ struct MessagesHere {
 std::vector<std::string> judge(const MessagesHere& messages);
 
 // Writes all that to `out`, as the client that the environment names, and sends a message to every
-// other client, which does the same. Returns 0, or 1 where there is a finding.
+// other client, which does the same. Returns when every client has written its findings: 0, or 1
+// where there is one.
 int check_host(std::ostream& out);
 
 }  // namespace tessera
