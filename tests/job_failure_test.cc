@@ -547,7 +547,7 @@ TEST(SpawnTest, SpawnOk) {
 TEST(SpawnTest, TimesOfTheEnvironment) {
   const Status status = run_isolated(absl::Seconds(60), [] {
     setenv("TESSERA_COLLECTIVE_TIMEOUT", "210ms", 1);
-    setenv("TESSERA_HEARTBEAT_INTERVAL", "50ms", 1);
+    setenv("TESSERA_HEARTBEAT_INTERVAL", "300ms", 1);
     return spawn(2, [](const Client& client) -> Status {
       TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
       if (client.client_id() == 0) {
@@ -561,7 +561,7 @@ TEST(SpawnTest, TimesOfTheEnvironment) {
       return absl::DataLossError(lost.message());
     });
   });
-  EXPECT_THAT(status, StatusIs(StatusCode::kDataLoss, HasSubstr("heartbeats of 50 ms")));
+  EXPECT_THAT(status, StatusIs(StatusCode::kDataLoss, HasSubstr("heartbeats of 300 ms")));
 }
 
 TEST(SpawnTest, NoClients) {
