@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/format.h"
-#include "job/coordinator/client_ranges.h"
+#include "job/coordinator/id_ranges.h"
 
 namespace tessera::network {
 
@@ -56,7 +56,7 @@ Status describe_unreachable(const MemberInfo& self, absl::Span<const MemberInfo>
   return absl::UnavailableError(absl::StrCat(
       absl::StrJoin(hosts, ", "), more, " cannot be reached from ", self.host, ": client ",
       self.client_id, " asked ", clients.size() == 1 ? "client " : "clients ",
-      ClientRanges::of(clients).to_list(), " in vain for ", format_duration(limit),
+      IdRanges::of(clients).to_list(), " in vain for ", format_duration(limit),
       ", while all reach the coordinator; see whether the network and firewalls between these "
       "hosts let their connections pass"));
 }

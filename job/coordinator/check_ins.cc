@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-std::string name_clients(const ClientRanges& clients, int num_clients,
+std::string name_clients(const IdRanges& clients, int num_clients,
                          const std::function<std::string(int)>& describe) {
   std::vector<std::string> named;
   clients.for_each([&](int client) {
@@ -63,7 +63,7 @@ void CheckIns::check_in(Call call, absl::Time now, Done done) {
   }
 }
 
-const std::pair<int, Status>* CheckIns::first_gone(const ClientRanges& participants) {
+const std::pair<int, Status>* CheckIns::first_gone(const IdRanges& participants) {
   // It stays the first: clients go one after the other.
   if (!last_asked_.empty() && last_asked_ == participants) return &gone_[last_first_gone_];
   const auto first = std::find_if(gone_.begin(), gone_.end(), [&](const auto& gone) {
@@ -290,7 +290,7 @@ Status CheckIns::missing_at_deadline(const Open& check_in) const {
       absl::StrCat(check_in.num_arrived, " of ", check_in.key.second.size(), " clients arrived");
   return absl::DeadlineExceededError(absl::StrCat(
       check_in.key.first, ": ", not_in_time(arrived, check_in.deadline - check_in.start),
-      "; missing ", name_clients(ClientRanges::of(missing), num_clients_, describe)));
+      "; missing ", name_clients(IdRanges::of(missing), num_clients_, describe)));
 }
 
 }  // namespace tessera

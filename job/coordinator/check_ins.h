@@ -39,9 +39,9 @@
 
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "job/coordinator/client_ranges.h"
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/deadline_queue.h"
+#include "job/coordinator/id_ranges.h"
 
 namespace tessera {
 
@@ -51,7 +51,7 @@ inline constexpr int kMostNamed = 16;
 // "client 1 (host-b, pid 4711), client 3 (host-c, pid 4712)", as `describe` names them. Where there
 // are more than kMostNamed, their ranges and the first ones: "clients 8-15, 24-9999 of 10000, the
 // first are client 8 (host-b, pid 4711), ...".
-std::string name_clients(const ClientRanges& clients, int num_clients,
+std::string name_clients(const IdRanges& clients, int num_clients,
                          const std::function<std::string(int)>& describe);
 
 class CheckIns {
@@ -63,7 +63,7 @@ class CheckIns {
     int client = 0;
     std::string name;
     std::string value;
-    ClientRanges participants;
+    IdRanges participants;
     absl::Time deadline = absl::InfiniteFuture();
   };
 
@@ -90,7 +90,7 @@ class CheckIns {
   size_t num_stored() const { return stored_order_.size(); }
 
  private:
-  using Key = std::pair<std::string, ClientRanges>;
+  using Key = std::pair<std::string, IdRanges>;
   struct Open;
   // So that what is done to several check-ins is done in the order in which they were opened.
   struct Older {
@@ -122,7 +122,7 @@ class CheckIns {
   Open* find_open(const Key& key, int client);
   Open* open(Call& call, absl::Time now);
   // The participant that was the first to go, and why; null if none has.
-  const std::pair<int, Status>* first_gone(const ClientRanges& participants);
+  const std::pair<int, Status>* first_gone(const IdRanges& participants);
   void arrive(Open* check_in, int client, absl::Time now, absl::Time deadline, Done done);
   void link_arrival(Open* check_in, int client);
   // The first verdict that this call is late for, if there is one; it counts as told.
@@ -153,7 +153,7 @@ class CheckIns {
   std::vector<std::pair<int, Status>> gone_;     // in the order in which they went
   std::vector<bool> is_gone_;                    // by client
   // The last answer of first_gone() that was not null: the others of a group ask the same next.
-  ClientRanges last_asked_;
+  IdRanges last_asked_;
   size_t last_first_gone_ = 0;
 };
 

@@ -22,10 +22,10 @@
 #include "base/format.h"
 #include "base/text.h"
 #include "base/thread.h"
-#include "job/coordinator/client_ranges.h"
 #include "job/coordinator/coordinator.grpc.pb.h"
 #include "job/coordinator/coordinator_channel.h"
 #include "job/coordinator/coordinator_server.h"
+#include "job/coordinator/id_ranges.h"
 #include "job/coordinator/local_coordinator.h"
 #include "job/coordinator/member_list.h"
 #include "job/environment/address.h"
@@ -168,7 +168,7 @@ class GrpcCoordinator : public Coordinator {
     request.set_session(session_number_);
     request.set_name(std::string(name));
     request.set_value(std::string(value));
-    const std::vector<int32_t> numbers = ClientRanges::of(participants).to_numbers();
+    const std::vector<int32_t> numbers = IdRanges::of(participants).to_numbers();
     request.mutable_participants()->Assign(numbers.begin(), numbers.end());
     request.set_timeout_us(timeout_us(deadline));
     rpc::Outcome response;
@@ -200,7 +200,7 @@ class GrpcCoordinator : public Coordinator {
       return {};
     const auto clients_in = [this](const auto& numbers) {
       std::vector<int> clients;
-      ClientRanges::of_numbers(numbers).for_each([&](int client) {
+      IdRanges::of_numbers(numbers).for_each([&](int client) {
         if (client < options_.num_clients) clients.push_back(client);
       });
       return clients;
@@ -340,7 +340,7 @@ class GrpcCoordinator : public Coordinator {
     return {
         absl::StrCat(num_there, " of ", start.num_clients, " clients connected; missing ",
                      start.missing.size() == 1 ? "client " : "clients ",
-                     ClientRanges::of(start.missing).to_list(),
+                     IdRanges::of(start.missing).to_list(),
                      "; see whether they were started, and with the address ", options_.address),
         start.missing};
   }
@@ -490,7 +490,7 @@ class GrpcCoordinator : public Coordinator {
     session_changed_.notify_all();
     for (const rpc::Loss& loss : event.losses()) {
       const Status reason = absl::UnavailableError(loss.reason());
-      ClientRanges::of_numbers(loss.clients()).for_each([&](int client) {
+      IdRanges::of_numbers(loss.clients()).for_each([&](int client) {
         // A client that leaves without the others is told as they are.
         if (client != client_id() || !leaving_) report_lost(client, reason);
       });

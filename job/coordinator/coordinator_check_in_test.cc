@@ -18,8 +18,8 @@
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator/check_ins.h"
-#include "job/coordinator/client_ranges.h"
 #include "job/coordinator/deadline_queue.h"
+#include "job/coordinator/id_ranges.h"
 #include "job/coordinator/testing/coordinator_state_service.h"
 #include "tests/support/matchers.h"
 
@@ -71,8 +71,8 @@ TEST(CheckInTest, BarrierWithMismatchedTasks) {
     const AnswerPtr b = service->check_in(1, "b", "w", absl::Seconds(60), second);
     const std::string text = absl::StrCat(
         "b: clients disagree: client 0 (host-0, pid 100) has v with clients ",
-        ClientRanges::of(first).to_string(), ", client 1 (host-1, pid 101) has w ", "with clients ",
-        ClientRanges::of(second).to_string(), "; make the same call on every client");
+        IdRanges::of(first).to_string(), ", client 1 (host-1, pid 101) has w ", "with clients ",
+        IdRanges::of(second).to_string(), "; make the same call on every client");
     EXPECT_THAT((std::vector{a, b}), Each(Says(StatusIs(StatusCode::kInvalidArgument, Eq(text)))));
   }
 }
@@ -593,7 +593,7 @@ TEST(SkippedTest, VerdictsThatAreNotTakenAreForgotten) {
   CheckIns check_ins(
       2, [](int client) { return absl::StrCat("client ", client); }, deadlines, callbacks);
   const auto call = [&](int client, const std::string& name) {
-    check_ins.check_in({client, name, "v", ClientRanges::of({0, 1}), absl::UnixEpoch()},
+    check_ins.check_in({client, name, "v", IdRanges::of({0, 1}), absl::UnixEpoch()},
                        absl::UnixEpoch(), [](const Status&) {});
     deadlines.advance(absl::UnixEpoch());
   };
@@ -605,21 +605,21 @@ TEST(SkippedTest, VerdictsThatAreNotTakenAreForgotten) {
   EXPECT_EQ(check_ins.num_stored(), CheckIns::kMostStored - 1);
 }
 
-TEST(ClientRangesTest, EqualSetsAreEqual) {
-  EXPECT_EQ(ClientRanges::of({3, 1, 2, 1}), ClientRanges::of({1, 2, 3}));
-  EXPECT_EQ(ClientRanges::of({0, 1, 2, 4, 6, 7}).to_string(), "[0-2, 4, 6, 7]");
-  EXPECT_EQ(ClientRanges::of({0, 1, 2, 4, 6, 7}).size(), 6);
-  const ClientRanges some = ClientRanges::of({1, 2, 5});
+TEST(IdRangesTest, EqualSetsAreEqual) {
+  EXPECT_EQ(IdRanges::of({3, 1, 2, 1}), IdRanges::of({1, 2, 3}));
+  EXPECT_EQ(IdRanges::of({0, 1, 2, 4, 6, 7}).to_string(), "[0-2, 4, 6, 7]");
+  EXPECT_EQ(IdRanges::of({0, 1, 2, 4, 6, 7}).size(), 6);
+  const IdRanges some = IdRanges::of({1, 2, 5});
   for (int i = -1; i < 8; ++i) EXPECT_EQ(some.contains(i), i == 1 || i == 2 || i == 5) << i;
-  EXPECT_EQ(ClientRanges::of_ranges(some.ranges()), some);
-  using Range = ClientRanges::Range;
+  EXPECT_EQ(IdRanges::of_ranges(some.ranges()), some);
+  using Range = IdRanges::Range;
   for (const std::vector<Range>& wrong :
        {std::vector<Range>{{-1, 2}}, {{2, 2}}, {{3, 2}}, {{4, 5}, {1, 2}}, {{1, 3}, {3, 4}}}) {
-    EXPECT_TRUE(ClientRanges::of_ranges(wrong).empty());
+    EXPECT_TRUE(IdRanges::of_ranges(wrong).empty());
   }
   std::vector<int> even(100);
   for (int i = 0; i < 100; ++i) even[i] = 2 * i;
-  EXPECT_EQ(ClientRanges::of(even).to_string(), "[0, 2, 4, 6, 8, 10, 12, 14, ...]");
+  EXPECT_EQ(IdRanges::of(even).to_string(), "[0, 2, 4, 6, 8, 10, 12, 14, ...]");
 }
 
 }  // namespace

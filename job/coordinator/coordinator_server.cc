@@ -18,12 +18,12 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "job/coordinator/client_ranges.h"
 #include "job/coordinator/coordinator.grpc.pb.h"
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/coordinator_channel.h"
 #include "job/coordinator/coordinator_state.h"
 #include "job/coordinator/grpc_log.h"
+#include "job/coordinator/id_ranges.h"
 #include "job/coordinator/listener.h"
 #include "job/coordinator/member_list.h"
 #include "job/coordinator/service_streams.h"
@@ -417,7 +417,7 @@ class ServerImpl : public CoordinatorServer,
   }
   void handle(const rpc::CheckInRequest& request, rpc::Outcome* response,
               const std::function<void()>& finish) {
-    const ClientRanges participants = ClientRanges::of_numbers(request.participants());
+    const IdRanges participants = IdRanges::of_numbers(request.participants());
     run(request.session(), outcome_in(response), finish, [&](int client, const auto& done) {
       state_.check_in(client, request.name(), request.value(), participants, steady_now(),
                       deadline_of(request.timeout_us()), done);
@@ -442,9 +442,9 @@ class ServerImpl : public CoordinatorServer,
       answer.set_kind(call.kind);
       answer.set_text(call.text);
       answer.set_num_clients(call.num_clients);
-      const std::vector<int32_t> missing = ClientRanges::of(call.missing).to_numbers();
+      const std::vector<int32_t> missing = IdRanges::of(call.missing).to_numbers();
       answer.mutable_missing()->Assign(missing.begin(), missing.end());
-      const std::vector<int32_t> silent = ClientRanges::of(call.silent).to_numbers();
+      const std::vector<int32_t> silent = IdRanges::of(call.silent).to_numbers();
       answer.mutable_silent()->Assign(silent.begin(), silent.end());
     }
     finish();

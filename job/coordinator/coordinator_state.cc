@@ -287,12 +287,12 @@ void CoordinatorState::missing_clients(absl::Duration timeout) {
     const auto& [id, twin] = *twins_.begin();
     return fail_registration(two_clients(registering_.at(id).member, twin.member));
   }
-  fail_registration(absl::DeadlineExceededError(absl::StrCat(
-      "job of ", options_.num_clients, " clients at ", options_.address, ": ",
-      not_in_time(absl::StrCat(missing.size() == 1 ? "client " : "clients ",
-                               ClientRanges::of(missing).to_list(), " did not connect"),
-                  timeout, "within"),
-      "; see whether they were started, and with this address")));
+  fail_registration(absl::DeadlineExceededError(
+      absl::StrCat("job of ", options_.num_clients, " clients at ", options_.address, ": ",
+                   not_in_time(absl::StrCat(missing.size() == 1 ? "client " : "clients ",
+                                            IdRanges::of(missing).to_list(), " did not connect"),
+                               timeout, "within"),
+                   "; see whether they were started, and with this address")));
 }
 
 // Takes back a registration that is not complete. False if the connection is that of a member.
@@ -326,7 +326,7 @@ void CoordinatorState::disconnected(Connection connection) {
   const int id = known == client_of_.end() ? -1 : known->second;
   if (!withdraw(connection)) {
     if (left_.count(id) == 0 && lost_.count(id) == 0) {
-      lose(ClientRanges::of({id}), loss_without_shutdown(describe(id)));
+      lose(IdRanges::of({id}), loss_without_shutdown(describe(id)));
     }
     return;
   }
@@ -372,11 +372,10 @@ StatusOr<int> CoordinatorState::client_of(Connection connection) const {
 
 void CoordinatorState::lose(int client_id, const std::string& how) {
   if (lost_.count(client_id) > 0) return;
-  lose(ClientRanges::of({client_id}),
-       absl::UnavailableError(absl::StrCat(describe(client_id), how)));
+  lose(IdRanges::of({client_id}), absl::UnavailableError(absl::StrCat(describe(client_id), how)));
 }
 
-void CoordinatorState::lose(const ClientRanges& clients, const Status& reason) {
+void CoordinatorState::lose(const IdRanges& clients, const Status& reason) {
   clients.for_each([&](int id) { lost_.emplace(id, reason); });
   new_losses_.push_back({clients, reason});
   clients.for_each([&](int id) { gone(id, reason, reason); });
@@ -508,15 +507,15 @@ void CoordinatorState::finish_waiter(uint64_t number, const StatusOr<std::string
 }
 
 void CoordinatorState::check_in(int client_id, absl::string_view name, absl::string_view value,
-                                const ClientRanges& participants, absl::Time now,
-                                absl::Time deadline, Done done) {
+                                const IdRanges& participants, absl::Time now, absl::Time deadline,
+                                Done done) {
   if (!stopped_.ok()) return answer(done, with_context(stopped_, name));
   if (name.size() + value.size() > kMostNameBytes) {
     return answer(done, absl::InvalidArgumentError(absl::StrCat(
                             name.substr(0, 100), ": name and value have ",
                             name.size() + value.size(), " bytes; use at most ", kMostNameBytes)));
   }
-  const absl::Span<const ClientRanges::Range> ranges = participants.ranges();
+  const absl::Span<const IdRanges::Range> ranges = participants.ranges();
   if (!participants.contains(client_id) || ranges.front().begin < 0 ||
       ranges.back().end > options_.num_clients) {
     return answer(done, absl::InvalidArgumentError(absl::StrCat(
@@ -540,7 +539,7 @@ void CoordinatorState::leave(int client_id, absl::Time now, absl::Time deadline,
   const auto expiry = deadlines_.add(deadline, [this, client_id, timeout] {
     const auto leaver = leaving_.find(client_id);
     // From now on it does not serve what the others still do with it.
-    new_losses_.push_back({ClientRanges::of({client_id}), has_left(client_id)});
+    new_losses_.push_back({IdRanges::of({client_id}), has_left(client_id)});
     answer(leaver->second.done, still_here(timeout));
     leaving_.erase(leaver);
   });
@@ -609,7 +608,7 @@ Status CoordinatorState::still_here(absl::Duration timeout) {
     for (int i = 0; i < options_.num_clients; ++i) {
       if (!clients_[i].is_gone) missing.push_back(i);
     }
-    still_here_ = name_clients(ClientRanges::of(missing), options_.num_clients,
+    still_here_ = name_clients(IdRanges::of(missing), options_.num_clients,
                                [this](int client) { return describe(client); });
     still_here_as_of_ = num_gone_;
   }
@@ -625,7 +624,7 @@ void CoordinatorState::tick() {
     if (clients_[i].is_gone || clients_[i].num_silent_ticks <= kMissedHeartbeats) continue;
     const std::string heartbeats = absl::StrCat(" missed more than ", kMissedHeartbeats,
                                                 " heartbeats of ", format_duration(interval_));
-    const ClientRanges of_host = find_unreachable_host(i);
+    const IdRanges of_host = find_unreachable_host(i);
     if (of_host.empty()) {
       lose(i, absl::StrCat(" was declared lost: it", heartbeats));
     } else {
@@ -636,7 +635,7 @@ void CoordinatorState::tick() {
   }
 }
 
-ClientRanges CoordinatorState::find_unreachable_host(int client_id) const {
+IdRanges CoordinatorState::find_unreachable_host(int client_id) const {
   const bool is_own = clients_of_.size() == 1 || members_[client_id].host_id == options_.host_id;
   if (is_own) return {};
   std::vector<int> silent;
@@ -646,7 +645,7 @@ ClientRanges CoordinatorState::find_unreachable_host(int client_id) const {
     if (clients_[id].num_silent_ticks < kMissedHeartbeats) return {};
     silent.push_back(id);
   }
-  return silent.size() > 1 ? ClientRanges::of(silent) : ClientRanges();
+  return silent.size() > 1 ? IdRanges::of(silent) : IdRanges();
 }
 
 void CoordinatorState::advance(absl::Time now) {

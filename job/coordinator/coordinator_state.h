@@ -37,9 +37,9 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "job/coordinator/check_ins.h"
-#include "job/coordinator/client_ranges.h"
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/deadline_queue.h"
+#include "job/coordinator/id_ranges.h"
 #include "job/coordinator/proposals.h"
 
 namespace tessera {
@@ -51,7 +51,7 @@ class CoordinatorState {
   using Found = std::function<void(const StatusOr<std::string>&)>;
   // Clients that were lost by one event, and how.
   struct Loss {
-    ClientRanges clients;
+    IdRanges clients;
     Status reason;
   };
   using LossListener = std::function<void(const std::vector<Loss>& losses)>;
@@ -120,7 +120,7 @@ class CoordinatorState {
                     absl::Time deadline, Found found);
   // InvalidArgument unless the participants are clients of the job, the caller among them.
   void check_in(int client_id, absl::string_view name, absl::string_view value,
-                const ClientRanges& participants, absl::Time now, absl::Time deadline, Done done);
+                const IdRanges& participants, absl::Time now, absl::Time deadline, Done done);
   // Each caller gets the answer that holds at its own deadline. Until then it serves the others;
   // the remaining clients are told of it as of a loss, with "... has left the job".
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
@@ -196,9 +196,9 @@ class CoordinatorState {
   void tick();
   void finish_waiter(uint64_t number, const StatusOr<std::string>& value);
   void lose(int client_id, const std::string& how);
-  void lose(const ClientRanges& clients, const Status& reason);
+  void lose(const IdRanges& clients, const Status& reason);
   // The clients of this client's host that are not gone, if it cannot be reached; else empty.
-  ClientRanges find_unreachable_host(int client_id) const;
+  IdRanges find_unreachable_host(int client_id) const;
   void gone(int client_id, const Status& reason, const Status& own);
   void finish_leaving();
   Status still_here(absl::Duration timeout);

@@ -703,9 +703,9 @@ TEST(CoordinatorStateTest, RandomOperationsAreAnsweredExactlyOnce) {
 std::vector<std::string> awaited_by(const StateService& service, int client) {
   std::vector<std::string> texts;
   for (const AwaitedCall& call : service.state.awaited(StateService::connection_of(client))) {
-    texts.push_back(absl::StrCat(
-        call.kind, " ", call.text, " ", ClientRanges::of(call.missing).to_string(), " silent ",
-        ClientRanges::of(call.silent).to_string(), " of ", call.num_clients));
+    texts.push_back(absl::StrCat(call.kind, " ", call.text, " ",
+                                 IdRanges::of(call.missing).to_string(), " silent ",
+                                 IdRanges::of(call.silent).to_string(), " of ", call.num_clients));
   }
   return texts;
 }

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "job/coordinator/client_ranges.h"
+#include "job/coordinator/id_ranges.h"
 
 namespace tessera {
 
@@ -71,7 +71,7 @@ Status LocalCoordinator::check_in(absl::string_view name, absl::string_view valu
                                   absl::Span<const int> participants, absl::Time deadline) {
   std::lock_guard<std::mutex> lock(mutex_);
   Status result;
-  state_.check_in(0, name, value, ClientRanges::of(participants), steady_now(), deadline,
+  state_.check_in(0, name, value, IdRanges::of(participants), steady_now(), deadline,
                   [&](const Status& status) { result = status; });
   run_callbacks();
   return result;

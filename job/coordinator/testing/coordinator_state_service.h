@@ -88,7 +88,7 @@ class StateService {
                      std::vector<int> participants = {}) {
     if (participants.empty()) participants = everyone();
     return ask([&](CoordinatorState::Done done) {
-      state.check_in(client, name, value, ClientRanges::of(participants), now, now + timeout,
+      state.check_in(client, name, value, IdRanges::of(participants), now, now + timeout,
                      std::move(done));
     });
   }

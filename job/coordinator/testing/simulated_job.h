@@ -22,8 +22,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "job/coordinator/client_ranges.h"
 #include "job/coordinator/coordinator_state.h"
+#include "job/coordinator/id_ranges.h"
 
 namespace tessera::testing {
 
@@ -50,7 +50,7 @@ class SimulatedJob {
       : num_clients_(num_clients),
         meter_(std::move(meter)),
         state_({.num_clients = num_clients, .address = "host-0:1234"}),
-        everyone_(ClientRanges::of_ranges({{{0, num_clients}}})),
+        everyone_(IdRanges::of_ranges({{{0, num_clients}}})),
         living_(every_other_host(num_clients)) {}
 
   std::vector<Part> run() {
@@ -105,8 +105,8 @@ class SimulatedJob {
       return take({});
     });
     part("each waits for client 0, which calls half", [&] {
-      for (int i = 1; i < num_clients_; ++i) check_in(i, "pair", "v", ClientRanges::of({0, i}));
-      for (int i = 1; i <= num_pairs() / 2; ++i) check_in(0, "pair", "v", ClientRanges::of({0, i}));
+      for (int i = 1; i < num_clients_; ++i) check_in(i, "pair", "v", IdRanges::of({0, i}));
+      for (int i = 1; i <= num_pairs() / 2; ++i) check_in(0, "pair", "v", IdRanges::of({0, i}));
       return take({{absl::StatusCode::kOk, num_pairs() / 2 * 2}});
     });
   }
@@ -186,7 +186,7 @@ class SimulatedJob {
                            now_, now_ + absl::Minutes(1), count());
   }
   void check_in(int client, const std::string& name, const std::string& value,
-                const ClientRanges& participants) {
+                const IdRanges& participants) {
     state_.check_in(client, name, value, participants, now_, now_ + absl::Minutes(1), count());
   }
   void get(int client, int setter) {
@@ -194,19 +194,19 @@ class SimulatedJob {
                [this](const StatusOr<std::string>& value) { ++answers_[value.status().code()]; });
   }
   void leave(int client) { state_.leave(client, now_, now_ + absl::Minutes(1), count()); }
-  void beat(const ClientRanges& clients) {
+  void beat(const IdRanges& clients) {
     clients.for_each([&](int i) { state_.heartbeat(first_connection_ + i); });
   }
   void pass(absl::Duration time) {
     now_ += time;
     state_.advance(now_);
   }
-  static ClientRanges every_other_host(int num_clients) {
+  static IdRanges every_other_host(int num_clients) {
     std::vector<int> clients;
     for (int i = 0; i < num_clients; ++i) {
       if (i / kClientsPerHost % 2 != 0) clients.push_back(i);
     }
-    return ClientRanges::of(clients);
+    return IdRanges::of(clients);
   }
   // Whether the answers since the last call are these.
   bool take(const Answers& expected) {
@@ -218,8 +218,8 @@ class SimulatedJob {
   const Meter meter_;
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
   CoordinatorState state_;
-  const ClientRanges everyone_;
-  const ClientRanges living_;  // after the losses
+  const IdRanges everyone_;
+  const IdRanges living_;  // after the losses
   const int num_lost_ = num_clients_ / 2;
   int64_t first_connection_ = 1'000'000;
   Answers answers_;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ClientRanges: a set of clients as ranges of ids, so that "all 10,000" is two numbers.
+// IdRanges: a set of ids, of clients or of devices, as ranges, so that "all 10,000" is two numbers.
 //
-//   ClientRanges::of({0, 1, 2, 5})   [0-2, 5]
+//   IdRanges::of({0, 1, 2, 5})   [0-2, 5]
 //
 // Invariant: ranges are ascending, not empty, and neither overlap nor touch, so that equal sets are
 // equal values.
-#ifndef TESSERA_JOB_COORDINATOR_CLIENT_RANGES_H_
-#define TESSERA_JOB_COORDINATOR_CLIENT_RANGES_H_
+#ifndef TESSERA_JOB_COORDINATOR_ID_RANGES_H_
+#define TESSERA_JOB_COORDINATOR_ID_RANGES_H_
 
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-class ClientRanges {
+class IdRanges {
  public:
   struct Range {
     int begin;
@@ -25,31 +25,31 @@ class ClientRanges {
     friend auto operator<=>(const Range&, const Range&) = default;
   };
 
-  ClientRanges() = default;
+  IdRanges() = default;
   // In any order; ids that are named twice count once.
-  static ClientRanges of(absl::Span<const int> clients);
-  // The clients of ranges that another process sent; empty where they break the invariant.
-  static ClientRanges of_ranges(absl::Span<const Range> ranges);
+  static IdRanges of(absl::Span<const int> ids);
+  // The ids of ranges that another process sent; empty where they break the invariant.
+  static IdRanges of_ranges(absl::Span<const Range> ranges);
   // As of_ranges(), for the numbers of a message: begin, end, begin, end, ...
-  static ClientRanges of_numbers(absl::Span<const int32_t> numbers);
+  static IdRanges of_numbers(absl::Span<const int32_t> numbers);
   std::vector<int32_t> to_numbers() const;
 
   absl::Span<const Range> ranges() const { return ranges_; }
   bool empty() const { return ranges_.empty(); }
   int64_t size() const;
-  bool contains(int client) const;
+  bool contains(int id) const;
   // In ascending order.
   template <class Body>
   void for_each(const Body& body) const {
     for (const Range& range : ranges_) {
-      for (int client = range.begin; client < range.end; ++client) body(client);
+      for (int id = range.begin; id < range.end; ++id) body(id);
     }
   }
   // "0-2, 5", of many ranges the first ones; and in brackets.
   std::string to_list() const;
   std::string to_string() const;
 
-  friend auto operator<=>(const ClientRanges&, const ClientRanges&) = default;
+  friend auto operator<=>(const IdRanges&, const IdRanges&) = default;
 
  private:
   std::vector<Range> ranges_;
@@ -57,4 +57,4 @@ class ClientRanges {
 
 }  // namespace tessera
 
-#endif  // TESSERA_JOB_COORDINATOR_CLIENT_RANGES_H_
+#endif  // TESSERA_JOB_COORDINATOR_ID_RANGES_H_

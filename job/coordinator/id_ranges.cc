@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "job/coordinator/client_ranges.h"
+#include "job/coordinator/id_ranges.h"
 
 #include <algorithm>
 
@@ -7,33 +7,33 @@
 
 namespace tessera {
 
-ClientRanges ClientRanges::of(absl::Span<const int> clients) {
-  std::vector<int> sorted(clients.begin(), clients.end());
+IdRanges IdRanges::of(absl::Span<const int> ids) {
+  std::vector<int> sorted(ids.begin(), ids.end());
   std::sort(sorted.begin(), sorted.end());
-  ClientRanges result;
-  for (const int client : sorted) {
-    if (!result.ranges_.empty() && client < result.ranges_.back().end) continue;
-    if (!result.ranges_.empty() && client == result.ranges_.back().end) {
+  IdRanges result;
+  for (const int id : sorted) {
+    if (!result.ranges_.empty() && id < result.ranges_.back().end) continue;
+    if (!result.ranges_.empty() && id == result.ranges_.back().end) {
       ++result.ranges_.back().end;
     } else {
-      result.ranges_.push_back({client, client + 1});
+      result.ranges_.push_back({id, id + 1});
     }
   }
   return result;
 }
 
-ClientRanges ClientRanges::of_ranges(absl::Span<const Range> ranges) {
+IdRanges IdRanges::of_ranges(absl::Span<const Range> ranges) {
   int after = -1;  // the first id that the next range may begin behind
   for (const Range& range : ranges) {
     if (range.begin <= after || range.end <= range.begin) return {};
     after = range.end;
   }
-  ClientRanges result;
+  IdRanges result;
   result.ranges_.assign(ranges.begin(), ranges.end());
   return result;
 }
 
-ClientRanges ClientRanges::of_numbers(absl::Span<const int32_t> numbers) {
+IdRanges IdRanges::of_numbers(absl::Span<const int32_t> numbers) {
   std::vector<Range> ranges;
   for (size_t i = 0; i + 1 < numbers.size(); i += 2) {
     ranges.push_back({numbers[i], numbers[i + 1]});
@@ -41,25 +41,25 @@ ClientRanges ClientRanges::of_numbers(absl::Span<const int32_t> numbers) {
   return of_ranges(ranges);
 }
 
-std::vector<int32_t> ClientRanges::to_numbers() const {
+std::vector<int32_t> IdRanges::to_numbers() const {
   std::vector<int32_t> numbers;
   for (const Range& range : ranges_) numbers.insert(numbers.end(), {range.begin, range.end});
   return numbers;
 }
 
-int64_t ClientRanges::size() const {
+int64_t IdRanges::size() const {
   int64_t size = 0;
   for (const Range& range : ranges_) size += range.end - range.begin;
   return size;
 }
 
-bool ClientRanges::contains(int client) const {
-  const auto after = std::upper_bound(ranges_.begin(), ranges_.end(), client,
-                                      [](int id, const Range& range) { return id < range.begin; });
-  return after != ranges_.begin() && client < (after - 1)->end;
+bool IdRanges::contains(int id) const {
+  const auto after = std::upper_bound(ranges_.begin(), ranges_.end(), id,
+                                      [](int at, const Range& range) { return at < range.begin; });
+  return after != ranges_.begin() && id < (after - 1)->end;
 }
 
-std::string ClientRanges::to_list() const {
+std::string IdRanges::to_list() const {
   constexpr size_t kMostNamed = 8;
   std::string text;
   for (size_t i = 0; i < ranges_.size() && i < kMostNamed; ++i) {
@@ -71,6 +71,6 @@ std::string ClientRanges::to_list() const {
   return absl::StrCat(text, ranges_.size() > kMostNamed ? ", ..." : "");
 }
 
-std::string ClientRanges::to_string() const { return absl::StrCat("[", to_list(), "]"); }
+std::string IdRanges::to_string() const { return absl::StrCat("[", to_list(), "]"); }
 
 }  // namespace tessera
