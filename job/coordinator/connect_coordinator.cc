@@ -25,6 +25,7 @@
 #include "job/coordinator/coordinator.grpc.pb.h"
 #include "job/coordinator/coordinator_channel.h"
 #include "job/coordinator/coordinator_server.h"
+#include "job/coordinator/device_wait_messages.h"
 #include "job/coordinator/id_ranges.h"
 #include "job/coordinator/local_coordinator.h"
 #include "job/coordinator/member_list.h"
@@ -214,6 +215,26 @@ class GrpcCoordinator : public Coordinator {
                        .silent = clients_in(call.silent())});
     }
     return calls;
+  }
+
+  StatusOr<CircleStep> report_waits(const WaitsReport& report, absl::Time deadline) override {
+    rpc::WaitsRequest request;
+    request.set_session(session_number_);
+    write_waits(report.waits, request.mutable_waits());
+    request.set_circle(report.circle);
+    request.set_is_done(report.is_done);
+    request.set_timeout_us(timeout_us(deadline));
+    rpc::WaitsAnswer response;
+    TESSERA_RETURN_IF_ERROR(
+        call(&rpc::CoordinatorService::Stub::Waits, request, &response, deadline));
+    TESSERA_RETURN_IF_ERROR(status_of(response.outcome()));
+    CircleStep step = {.kind = static_cast<CircleStep::Kind>(response.kind()),
+                       .number = response.circle(),
+                       .at = response.at(),
+                       .circle = read_waits(response.waits())};
+    const bool has_wait = step.at < step.circle.size() && step.kind <= CircleStep::kRelease;
+    if (step.kind != CircleStep::kNone && !has_wait) step = CircleStep();
+    return step;
   }
 
   Status cause_of_failed_start(const Status& status) override {

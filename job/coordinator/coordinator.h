@@ -39,6 +39,9 @@
 
 namespace tessera {
 
+struct CircleStep;   // device_wait.h
+struct WaitsReport;  // the same
+
 // A client's description of itself when it registers.
 struct MemberInfo {
   int client_id = 0;
@@ -131,6 +134,11 @@ class Coordinator {
   // The calls of this client that wait here, and which clients they wait for: for reports of long
   // waits. Empty where that is not known by the deadline.
   virtual std::vector<AwaitedCall> awaited(absl::Time /*deadline*/) { return {}; }
+
+  // Tells what devices of this client wait in, and what it has done for its last step. Returns the
+  // next step against a circle of such waits (circles.h): kNone at the deadline, and at once where
+  // this client reports again. One call at a time, and one more to end that.
+  virtual StatusOr<CircleStep> report_waits(const WaitsReport& report, absl::Time deadline) = 0;
 
   // The error of a client that cannot start because of `status`. The loss of one client ends the
   // start of all clients, and the loss of client 0 may end the service. So where `status` is

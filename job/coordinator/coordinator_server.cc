@@ -22,6 +22,7 @@
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/coordinator_channel.h"
 #include "job/coordinator/coordinator_state.h"
+#include "job/coordinator/device_wait_messages.h"
 #include "job/coordinator/grpc_log.h"
 #include "job/coordinator/id_ranges.h"
 #include "job/coordinator/listener.h"
@@ -206,6 +207,9 @@ class ServerImpl : public CoordinatorServer,
         case rpc::HostCall::AWAITED:
           serve_call<rpc::AwaitedRequest, rpc::AwaitedAnswer>(stream, call);
           break;
+        case rpc::HostCall::WAITS:
+          serve_call<rpc::WaitsRequest, rpc::WaitsAnswer>(stream, call);
+          break;
         default:
           break;  // of another Tessera, whose clients are refused
       }
@@ -247,6 +251,11 @@ class ServerImpl : public CoordinatorServer,
                                     const rpc::AwaitedRequest* request,
                                     rpc::AwaitedAnswer* response) override {
     return serve(context, rpc::HostCall::AWAITED, request, response);
+  }
+  grpc::ServerUnaryReactor* Waits(grpc::CallbackServerContext* context,
+                                  const rpc::WaitsRequest* request,
+                                  rpc::WaitsAnswer* response) override {
+    return serve(context, rpc::HostCall::WAITS, request, response);
   }
 
   grpc::ServerBidiReactor<rpc::Heartbeat, rpc::Event>* Session(
@@ -448,6 +457,25 @@ class ServerImpl : public CoordinatorServer,
       answer.mutable_silent()->Assign(silent.begin(), silent.end());
     }
     finish();
+  }
+
+  void handle(const rpc::WaitsRequest& request, rpc::WaitsAnswer* response,
+              const std::function<void()>& finish) {
+    const auto step_in = [response](const StatusOr<CircleStep>& step) {
+      fill(response->mutable_outcome(), step.status());
+      if (!step.ok()) return;
+      response->set_kind(step->kind);
+      response->set_circle(step->number);
+      response->set_at(static_cast<uint32_t>(step->at));
+      write_waits(step->circle, response->mutable_waits());
+    };
+    run(request.session(), step_in, finish, [&](int client, const auto& done) {
+      state_.report_waits(client,
+                          {.waits = read_waits(request.waits()),
+                           .circle = request.circle(),
+                           .is_done = request.is_done()},
+                          steady_now(), deadline_of(request.timeout_us()), done);
+    });
   }
 
   // One call of a client: `body(client, done)` under the lock, where done writes the answer with

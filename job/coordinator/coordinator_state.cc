@@ -225,6 +225,7 @@ void CoordinatorState::forget_job() {
   check_ins_.emplace(
       options_.num_clients, [this](int client) { return describe(client); }, deadlines_,
       callbacks_);
+  circles_.emplace(deadlines_, callbacks_);
 }
 
 Status CoordinatorState::two_clients(const MemberInfo& first, const MemberInfo& second) const {
@@ -388,6 +389,7 @@ void CoordinatorState::gone(int client_id, const Status& reason, const Status& o
   ++num_gone_;
   refuse_claim(client_id);
   check_ins_->client_gone(client_id, reason, own);
+  circles_->client_gone(client_id);
   for (const uint64_t number : std::set<uint64_t>(clients_[client_id].awaited_by)) {
     finish_waiter(number, reason);
   }
@@ -552,6 +554,16 @@ Status CoordinatorState::has_left(int client_id) const {
   return absl::UnavailableError(absl::StrCat(describe(client_id), " has left the job"));
 }
 
+void CoordinatorState::report_waits(int client_id, WaitsReport report, absl::Time now,
+                                    absl::Time deadline, Circles::Done done) {
+  if (!stopped_.ok() || clients_[client_id].is_gone) {
+    const Status over = stopped_.ok() ? has_left(client_id) : stopped_;
+    callbacks_.push_back([done = std::move(done), over] { done(over); });
+    return;
+  }
+  circles_->report(client_id, std::move(report), now, deadline, std::move(done));
+}
+
 std::vector<AwaitedCall> CoordinatorState::awaited(Connection connection) const {
   const auto known = client_of_.find(connection);
   if (known == client_of_.end() || !stopped_.ok()) return {};
@@ -665,6 +677,7 @@ void CoordinatorState::stop() {
       absl::StrCat("the coordinator at ", options_.address, " has shut down in order"));
   fail_registration(stopped_);
   check_ins_->stop(stopped_);
+  circles_->stop(stopped_);
   while (!waiters_.empty()) finish_waiter(waiters_.begin()->first, stopped_);
   for (const auto& [client, leaver] : std::exchange(leaving_, {})) {
     deadlines_.remove(leaver.expiry);

@@ -37,6 +37,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "job/coordinator/check_ins.h"
+#include "job/coordinator/circles.h"
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/deadline_queue.h"
 #include "job/coordinator/id_ranges.h"
@@ -124,6 +125,10 @@ class CoordinatorState {
   // Each caller gets the answer that holds at its own deadline. Until then it serves the others;
   // the remaining clients are told of it as of a loss, with "... has left the job".
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
+
+  // What devices of the client wait in, and what it has done for its last step: see circles.h.
+  void report_waits(int client_id, WaitsReport report, absl::Time now, absl::Time deadline,
+                    Circles::Done done);
 
   // What the calls of the client of this connection wait for, its registration included.
   std::vector<AwaitedCall> awaited(Connection connection) const;
@@ -244,6 +249,7 @@ class CoordinatorState {
   std::map<std::string, std::set<uint64_t>> waiters_of_;  // by key
   uint64_t last_waiter_ = 0;
   std::optional<CheckIns> check_ins_;  // of this job
+  std::optional<Circles> circles_;     // of this job
   std::map<int, Leaver> leaving_;
 };
 

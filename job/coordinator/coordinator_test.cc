@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,6 +19,8 @@
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator/connect_coordinator.h"
+#include "job/coordinator/device_wait.h"
+#include "job/coordinator/id_ranges.h"
 #include "job/environment/host.h"
 #include "tests/support/coordinator_clients.h"
 #include "tests/support/deadline.h"
@@ -92,6 +95,81 @@ TEST_F(CoordinatorTest, Propose) {
   EXPECT_THAT(clients[1]->get_proposal("s", 9, 0, steady_now() + absl::Milliseconds(50)),
               StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("key \"s 9\" was not set")));
   EXPECT_THAT(leave_all(clients), Each(IsOk()));
+}
+
+// Device 0 waits for device 1 in run a, and device 1 for device 0 in run b.
+TEST_F(CoordinatorTest, ACircleIsConfirmedAndEndedStepByStep) {
+  const auto clients = connect_all(2);
+  ASSERT_THAT(clients, SizeIs(2));
+  const auto wait_of = [](int device) {
+    return DeviceWait{.device = device,
+                      .run = {.group = 70u + device, .seq = 7},
+                      .spans_hosts = true,
+                      .name_hash = 5u + device,
+                      .label = device == 0 ? "barrier a" : "barrier b",
+                      .group = IdRanges::list_of({1, 0}),
+                      .missing = IdRanges::of({1 - device})};
+  };
+  // By client, the steps in the order in which they came.
+  std::vector<std::vector<CircleStep>> steps(2);
+  in_parallel(2, [&](size_t i) {
+    const int id = static_cast<int>(i);
+    WaitsReport report = {.waits = {wait_of(id)}};
+    while (steps[id].empty() || steps[id].back().kind != CircleStep::kRelease) {
+      const StatusOr<CircleStep> step = clients[id]->report_waits(report, soon());
+      ASSERT_THAT(step, IsOk());
+      ASSERT_NE(step->kind, CircleStep::kNone);
+      steps[id].push_back(*step);
+      report.circle = step->number;
+      report.is_done = true;
+    }
+  });
+  const int first = steps[0][0].circle.at(0).device;
+  for (int id = 0; id < 2; ++id) {
+    ASSERT_THAT(steps[id], SizeIs(3));
+    EXPECT_EQ(steps[id][0].kind, CircleStep::kConfirm);
+    EXPECT_EQ(steps[id][1].kind, CircleStep::kEnd);
+    EXPECT_EQ(steps[id][1].at, id == first ? 0 : 1);
+    EXPECT_EQ(steps[id][2].kind, CircleStep::kRelease);
+    for (const CircleStep& step : steps[id]) {
+      ASSERT_THAT(step.circle, SizeIs(2));
+      for (int k = 0; k < 2; ++k) {
+        const DeviceWait expected = wait_of((first + k) % 2);
+        EXPECT_EQ(step.circle[k].device, expected.device);
+        EXPECT_EQ(step.circle[k].run, expected.run);
+        EXPECT_TRUE(step.circle[k].spans_hosts);
+        EXPECT_EQ(step.circle[k].name_hash, expected.name_hash);
+        EXPECT_EQ(step.circle[k].label, expected.label);
+        EXPECT_EQ(step.circle[k].group, expected.group);
+        EXPECT_EQ(step.circle[k].missing, expected.missing);
+      }
+    }
+  }
+  EXPECT_THAT(leave_all(clients), Each(IsOk()));
+}
+
+TEST_F(CoordinatorTest, AReportOfWaitsEndsAtItsDeadlineOrWithTheNextOne) {
+  const auto clients = connect_all(2);
+  ASSERT_THAT(clients, SizeIs(2));
+  const WaitsReport report = {
+      .waits = {{.device = 1, .run = {7, 1}, .missing = IdRanges::of({0})}}};
+  const auto kind = [&](const WaitsReport& waits, absl::Time deadline) {
+    const StatusOr<CircleStep> step = clients[1]->report_waits(waits, deadline);
+    EXPECT_THAT(step, IsOk());
+    return step.ok() ? step->kind : CircleStep::kConfirm;
+  };
+  EXPECT_EQ(kind(report, steady_now() + absl::Milliseconds(50)), CircleStep::kNone);
+  std::thread waiter([&] { EXPECT_EQ(kind(report, soon()), CircleStep::kNone); });
+  // The open report may not have come yet.
+  std::atomic<bool> is_over{false};
+  std::thread ender([&] {
+    while (!is_over) EXPECT_EQ(kind({}, soon()), CircleStep::kNone);
+  });
+  waiter.join();
+  is_over = true;
+  ender.join();
+  EXPECT_THAT(leave_all(clients), Each(IsOk()));
+  EXPECT_FALSE(clients[1]->report_waits(report, soon()).ok());
 }
 
 TEST_F(CoordinatorTest, CheckIn) {

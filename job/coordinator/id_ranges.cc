@@ -22,6 +22,15 @@ IdRanges IdRanges::of(absl::Span<const int> ids) {
   return result;
 }
 
+std::vector<IdRanges::Range> IdRanges::list_of(absl::Span<const int> ids) {
+  std::vector<Range> ranges;
+  for (const int id : ids) {
+    if (ranges.empty() || id != ranges.back().end) ranges.push_back({id, id});
+    ++ranges.back().end;
+  }
+  return ranges;
+}
+
 IdRanges IdRanges::of_ranges(absl::Span<const Range> ranges) {
   int after = -1;  // the first id that the next range may begin behind
   for (const Range& range : ranges) {

@@ -28,6 +28,8 @@ class IdRanges {
   IdRanges() = default;
   // In any order; ids that are named twice count once.
   static IdRanges of(absl::Span<const int> ids);
+  // A list of ids as the ranges of ascending ids in it: {3, 0, 1} is [3, 4) and [0, 2).
+  static std::vector<Range> list_of(absl::Span<const int> ids);
   // The ids of ranges that another process sent; empty where they break the invariant.
   static IdRanges of_ranges(absl::Span<const Range> ranges);
   // As of_ranges(), for the numbers of a message: begin, end, begin, end, ...

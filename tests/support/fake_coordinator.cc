@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "job/coordinator/device_wait.h"
 
 namespace tessera::testing {
 
@@ -78,6 +79,9 @@ class FakeJob::Client : public Coordinator {
   Status check_in(absl::string_view name, absl::string_view value,
                   absl::Span<const int> participants, absl::Time deadline) override;
 
+  StatusOr<CircleStep> report_waits(const WaitsReport&, absl::Time) override {
+    return CircleStep();
+  }
   Status leave(absl::Time deadline) override {
     std::unique_lock<std::mutex> lock(job_.mutex_);
     job_.left_[id_] = true;

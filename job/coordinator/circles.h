@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Circles: finds devices that wait for each other in a circle which no host sees whole, and ends
+// their waits.
+//
+//   client 0   report{device 0 waits in run a for device 1}   open  <-- kConfirm
+//   client 1   report{device 1 waits in run b for device 0}   open  <-- kConfirm
+//   client 0   report{the same; confirmed}                    open  <-- kEnd run a, hold device 0
+//   client 1   report{the same; confirmed}                    open
+//   client 0   report{ended}                                  open
+//   client 1                                                        <-- kEnd run b
+//   client 1   report{ended}                                        <-- kRelease, to both
+//
+// A client reports while devices of it have waited for long. A report is known here while its call
+// is open. A run waits for the members that have not arrived, and each of these may wait in a run
+// of another group: a report is followed from run to run until one leads back.
+//
+// Two barriers of one name, on groups that overlap, are treated as a circle of two.
+//
+// Invariants:
+//   1. The waits of a circle that is ended were all there at one moment: each was reported before
+//      the clients were asked to confirm, and confirmed after. A device waits in one run at a time,
+//      and a member that is missing does not arrive while it waits elsewhere.
+//   2. Where a circle stays, it is found when the last of its clients has reported, or reports
+//      again.
+//   3. Every run of a circle ends; none is done because a device of another one was free to join
+//      it. A run ends after the run that waits for its device, and the first device is held until
+//      the last run has ended.
+//   4. A client is in one circle at a time. A circle whose clients take longer than kStepLimit for
+//      a step is given up: a client is lost, or a deadline has ended a wait.
+//   5. A circle that was not confirmed is not looked for again before a client's next plain report:
+//      what is out of date costs one round for each report.
+//
+// The waits are those of Chandy, Misra and Haas, "Distributed Deadlock Detection" (1983), for waits
+// for all, with runs in the place of processes, gathered in one place instead of by probes.
+//
+// A report takes O(log n) for each device of it, and the waits that it leads to are followed once.
+// What is kept is the open reports. Not thread-safe.
+#ifndef TESSERA_JOB_COORDINATOR_CIRCLES_H_
+#define TESSERA_JOB_COORDINATOR_CIRCLES_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "job/coordinator/deadline_queue.h"
+#include "job/coordinator/device_wait.h"
+
+namespace tessera {
+
+class Circles {
+ public:
+  using Done = std::function<void(const StatusOr<CircleStep>&)>;
+  static constexpr absl::Duration kStepLimit = absl::Seconds(5);
+
+  // Answers are appended to `callbacks`.
+  Circles(DeadlineQueue& deadlines, std::vector<std::function<void()>>& callbacks)
+      : deadlines_(deadlines), callbacks_(callbacks) {}
+  Circles(const Circles&) = delete;
+  Circles& operator=(const Circles&) = delete;
+
+  // Answered with the client's next step, or kNone: at the deadline, when the client reports again
+  // or is gone, and at once where it reports no wait and is in no circle.
+  void report(int client, WaitsReport report, absl::Time now, absl::Time deadline, Done done);
+  void client_gone(int client);
+  // Fails the open calls.
+  void stop(const Status& reason);
+
+ private:
+  struct Open {
+    WaitsReport report;
+    Done done;
+    DeadlineQueue::Handle expiry;
+  };
+  struct Waiting {
+    int client;
+    const DeviceWait* wait;  // in its Open
+  };
+  struct Circle {
+    std::vector<DeviceWait> waits;
+    std::vector<int> clients;   // by wait
+    std::set<int> unconfirmed;  // clients
+    size_t at = 0;              // the wait that is being ended, once all have confirmed
+    DeadlineQueue::Handle expiry;
+  };
+
+  void close(int client, const StatusOr<CircleStep>& answer);
+  // A client's answer to its step.
+  void take_reply(int client, const WaitsReport& report, absl::Time now);
+  void search(int client, absl::Time now);
+  // The waits that lead from this one back to its run; empty: none does.
+  std::vector<Waiting> find_circle(const Waiting& first) const;
+  std::vector<Waiting> find_same_name(const Waiting& first) const;
+  void begin(const std::vector<Waiting>& waits, absl::Time now);
+  void set_limit(uint64_t number, Circle& circle, absl::Time now);
+  // Answers the client's open call, or its next one.
+  void give(int client, uint64_t number, CircleStep::Kind kind);
+  void drop(uint64_t number);
+
+  DeadlineQueue& deadlines_;
+  std::vector<std::function<void()>>& callbacks_;
+  std::map<int, Open> open_;        // by client
+  std::map<int, Waiting> waiting_;  // by device
+  // The named barriers in which devices wait: name, group, device.
+  std::set<std::tuple<uint64_t, uint64_t, int>> names_;
+  uint64_t last_number_ = 0;
+  std::map<uint64_t, Circle> circles_;  // by number
+  std::map<int, uint64_t> circle_of_;   // by client
+  std::map<int, CircleStep> steps_;     // of clients whose call is not open
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_JOB_COORDINATOR_CIRCLES_H_
