@@ -224,6 +224,16 @@ Status HostLink::connect_to(int peer, absl::string_view name) {
   return absl::OkStatus();
 }
 
+void HostLink::set_long_wait_listener(std::function<void()> listener) {
+  std::lock_guard<std::mutex> lock(long_wait_mutex_);
+  long_wait_listener_ = std::move(listener);
+}
+
+void HostLink::note_long_wait() {
+  std::lock_guard<std::mutex> lock(long_wait_mutex_);
+  if (long_wait_listener_ != nullptr) long_wait_listener_();
+}
+
 void HostLink::publish_call(absl::string_view operation, bool is_waiting) {
   Activity activity;
   activity.kind = is_waiting ? DeviceActivity::kWaiting : DeviceActivity::kFinished;

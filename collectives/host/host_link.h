@@ -56,6 +56,9 @@
 
 namespace tessera::host {
 
+// A wait that is long: steps of a healthy job are shorter.
+inline constexpr absl::Duration kLongWait = absl::Seconds(1);
+
 class HostLink {
  public:
   // Tells of a client that can no longer take part, with the Unavailable that operations get.
@@ -135,6 +138,11 @@ class HostLink {
   // Publishes what a thread of this client waits in, or that none waits any more: a call that no
   // device executes. Called by one thread at a time.
   void publish_call(absl::string_view operation, bool is_waiting);
+
+  // Called by a member of a group of this host that has waited for kLongWait for others to arrive.
+  // Must not block. When this returns the former listener is not running.
+  void set_long_wait_listener(std::function<void()> listener);
+  void note_long_wait();
 
   // How a member waits for the others before it sleeps.
   WaitPolicy wait_policy() const { return wait_policy_; }
@@ -239,6 +247,8 @@ class HostLink {
   Thread server_;
   std::promise<void> server_runs_;
   std::unique_ptr<DeathWatch> death_watch_;
+  std::mutex long_wait_mutex_;  // held while the listener is called
+  std::function<void()> long_wait_listener_;
 };
 
 }  // namespace tessera::host

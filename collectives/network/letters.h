@@ -45,7 +45,6 @@ struct Letter {
     kVerdict,  // the run has failed with this
     kAsk,      // of member `from`: what is the device of member `to` doing? Its call is the body
     kAnswer,   // of member `from`
-    kCircle,   // of a search for circles (Network); `to` is a device
     kPing,     // of client `from`: is this client there (Network)?
     kPong,     // of client `from`: yes
     kDoing,    // of client `from`: what is device `to` doing? `seq` is the number of the question

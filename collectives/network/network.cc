@@ -9,7 +9,6 @@
 #include "collectives/host/doing.h"
 #include "collectives/host/member_texts.h"
 #include "collectives/network/letter_body.h"
-#include "job/environment/host.h"
 
 namespace tessera::network {
 namespace {
@@ -19,6 +18,9 @@ using host::Rendezvous;
 
 // The name that letters have which are of no group.
 constexpr uint64_t kOfNoGroup = 0;
+
+// How long a letter may take that has been sent.
+constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
 
 // An operation of a group of one host: no other client has to know its name.
 RunId id_of(const Rendezvous::Wait& wait) {
@@ -40,9 +42,10 @@ Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::Hos
       letters(*engine, word),
       coordinator(job),
       link_(link),
-      circles_(*this),
+      listens_(link != nullptr),
       next_tag_(first_tag(word, job)),
       reach_(heartbeat_interval),
+      long_waits_(job, *this),
       links_(*engine, *this) {
   for (const MemberInfo& member : coordinator.members()) {
     for (int ordinal = 0; ordinal < member.num_local_devices; ++ordinal) {
@@ -50,16 +53,17 @@ Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::Hos
     }
   }
   letters.set_reader(kOfNoGroup, [this](const Letter& letter) { read(letter); });
+  if (listens_) link_->set_long_wait_listener([this] { note_long_wait(); });
 }
 
 Network::~Network() { stop(); }
 
 void Network::stop() {
+  if (std::exchange(listens_, false)) link_->set_long_wait_listener(nullptr);
   links_.begin_stop();
-  ends_.begin_stop();
   engine->stop();
   links_.stop();
-  ends_.stop();
+  long_waits_.stop();
 }
 
 void Network::note_contact(int client) {
@@ -104,15 +108,27 @@ void Network::remove_group(uint64_t name, const WaitingGroup& group) {
   if (it != groups_.end() && it->second == &group) groups_.erase(it);
 }
 
-Status Network::describe_circle(absl::Span<const CircleHop> circle) const {
+Status Network::describe_circle(absl::Span<const DeviceWait> circle) const {
   std::vector<host::ConflictingWait> waits;
-  for (const CircleHop& hop : circle) {
-    const GroupMember* const device = find_device(hop.device);
+  for (const DeviceWait& wait : circle) {
+    const GroupMember* const device = find_device(wait.device);
     if (device == nullptr) continue;
     const MemberInfo& member = coordinator.members()[device->client_id];
-    waits.push_back({hop.device, member.to_string(), hop.label, hop.group});
+    waits.push_back({wait.device, member.to_string(), wait.label, {}});
+    for (const GroupMember& other : devices_in(wait.group)) {
+      waits.back().group.push_back(other.device_id);
+    }
   }
   return host::describe_conflict(std::move(waits));
+}
+
+std::vector<GroupMember> Network::devices_in(absl::Span<const IdRanges::Range> list) const {
+  std::vector<GroupMember> devices;
+  for (const auto& [begin, end] : list) {
+    const int last = std::min(end, static_cast<int>(devices_.size()));
+    for (int id = std::max(begin, 0); id < last; ++id) devices.push_back(devices_[id]);
+  }
+  return devices;
 }
 
 const GroupMember* Network::find_device(int device) const {
@@ -120,16 +136,24 @@ const GroupMember* Network::find_device(int device) const {
   return is_known ? &devices_[device] : nullptr;
 }
 
-std::optional<CircleWait> Network::wait_of(int device) {
+std::vector<LocalWait> Network::waits() {
+  std::vector<LocalWait> waits;
+  for (const GroupMember& device : devices_) {
+    if (!is_own(device)) continue;
+    if (std::optional<LocalWait> wait = wait_of(device)) waits.push_back(*std::move(wait));
+  }
+  return waits;
+}
+
+std::optional<LocalWait> Network::wait_of(const GroupMember& device) {
   {
     std::lock_guard<std::mutex> lock(groups_mutex_);
     for (const auto& [_, group] : groups_) {
-      if (std::optional<CircleWait> wait = group->wait_of(device)) return wait;
+      if (std::optional<LocalWait> wait = group->wait_of(device.device_id)) return wait;
     }
   }
-  const GroupMember* const member = find_device(device);
-  if (link_ == nullptr || member == nullptr) return std::nullopt;
-  const std::optional<Rendezvous::Wait> found = Rendezvous::wait_of(*link_, *member);
+  if (link_ == nullptr) return std::nullopt;
+  const std::optional<Rendezvous::Wait> found = Rendezvous::wait_of(*link_, device);
   if (!found.has_value()) return std::nullopt;
   {
     // A device that is arriving in a run of several hosts waits in no other run: it soon says so
@@ -139,16 +163,17 @@ std::optional<CircleWait> Network::wait_of(int device) {
       if (group->has_part(*found->group)) return std::nullopt;
     }
   }
-  CircleWait wait = {.hop = {.device = device,
+  std::vector<int> ids;
+  for (const GroupMember& member : found->group->members()) ids.push_back(member.device_id);
+  LocalWait wait = {.wait = {.device = device.device_id,
                              .run = id_of(*found),
+                             .spans_hosts = false,
                              .name_hash = found->name_hash,
                              .label = found->label,
-                             .group = {}},
-                     .spans_hosts = false,
-                     .missing = found->missing()};
-  for (const GroupMember& other : found->group->members())
-    wait.hop.group.push_back(other.device_id);
-  if (wait.missing.empty()) return std::nullopt;
+                             .group = IdRanges::list_of(ids),
+                             .missing = IdRanges::of(found->missing())},
+                    .since = found->since};
+  if (wait.wait.missing.empty()) return std::nullopt;
   return wait;
 }
 
@@ -158,38 +183,59 @@ bool Network::has_arrived(int device, const RunId& run) {
   return group != groups_.end() && group->second->has_arrived(device, run.seq);
 }
 
-void Network::end(const CircleHop& hop, const std::vector<CircleHop>& circle, bool is_held,
+bool Network::confirms(const std::vector<DeviceWait>& circle) {
+  // A client that knows of a loss passes over what it cannot do any more, while another one still
+  // waits there: the loss ends that wait, and is no mistake of theirs.
+  for (const DeviceWait& wait : circle) {
+    for (const GroupMember& member : devices_in(wait.group)) {
+      if (is_lost(member.client_id)) return false;
+    }
+  }
+  const auto own = [this](int id) {
+    const GroupMember* const device = find_device(id);
+    return device != nullptr && is_own(*device) ? device : nullptr;
+  };
+  return tessera::confirms(circle,
+                           {[&](int id) { return own(id) != nullptr; },
+                            [&](int id) -> std::optional<RunId> {
+                              const std::optional<LocalWait> now = wait_of(*own(id));
+                              if (!now.has_value()) return std::nullopt;
+                              return now->wait.run;
+                            },
+                            [&](int id, const RunId& run) { return has_arrived(id, run); }});
+}
+
+void Network::await_verdict(const DeviceWait& ended) {
+  const GroupMember* const device = find_device(ended.device);
+  const bool is_near =
+      link_ == nullptr || device == nullptr || link_->is_on_host(device->client_id);
+  // On this host the record of the run says so. From another one letters come in the order in which
+  // they were sent: the answer after the verdict.
+  if (!is_near) ask_doing({ended.device}, kVerdictLimit);
+}
+
+void Network::end(const DeviceWait& wait, const std::vector<DeviceWait>& circle, bool is_held,
                   std::function<void()> next) {
   const Status error = describe_circle(circle);
   bool is_of_span = false;
   {
     std::lock_guard<std::mutex> lock(groups_mutex_);
-    const auto group = groups_.find(hop.run.group);
+    const auto group = groups_.find(wait.run.group);
     is_of_span = group != groups_.end();
-    if (is_of_span) group->second->end(hop, error, is_held, next);
+    if (is_of_span) group->second->end(wait, error, is_held, next);
   }
-  const GroupMember* const device = find_device(hop.device);
+  const GroupMember* const device = find_device(wait.device);
   if (!is_of_span && link_ != nullptr && device != nullptr) {
-    std::optional<Rendezvous::Wait> wait = Rendezvous::wait_of(*link_, *device);
-    if (wait.has_value() && id_of(*wait) == hop.run) {
-      // Needs the lock of a table of groups, which a client that is stopped may have. Where no
-      // thread can be started the next search finds the circle again.
-      ends_
-          .post([wait = *std::move(wait), error, next = std::move(next)] {
-            wait.end(error);
-            if (next != nullptr) next();
-          })
-          .IgnoreError();
-      return;
-    }
+    const std::optional<Rendezvous::Wait> now = Rendezvous::wait_of(*link_, *device);
+    if (now.has_value() && id_of(*now) == wait.run) now->end(error);
   }
   if (next != nullptr) next();
 }
 
-void Network::release(const CircleHop& hop) {
+void Network::release(const DeviceWait& wait) {
   std::lock_guard<std::mutex> lock(groups_mutex_);
-  const auto group = groups_.find(hop.run.group);
-  if (group != groups_.end()) group->second->release(hop);
+  const auto group = groups_.find(wait.run.group);
+  if (group != groups_.end()) group->second->release(wait);
 }
 
 bool Network::is_lost(int client) { return link_ != nullptr && !link_->client_status(client).ok(); }
@@ -205,37 +251,7 @@ void Network::connection_is_up(int client) {
   for (const auto& [_, group] : groups_) group->connection_is_up(client);
 }
 
-void Network::send(int device, const CircleLetter& letter) {
-  const GroupMember* const to = find_device(device);
-  if (to == nullptr) return;
-  if (to->client_id == coordinator.client_id()) return circles_.read(device, letter);
-  forward(to->client_id, {.kind = Letter::Kind::kCircle,
-                          .seq = 0,
-                          .group = kOfNoGroup,
-                          .from = 0,
-                          .to = device,
-                          .body = encode(letter)});
-}
-
-bool Network::has_lost(absl::Span<const int> devices) const {
-  return link_ != nullptr && std::any_of(devices.begin(), devices.end(), [this](int id) {
-           const GroupMember* const device = find_device(id);
-           return device != nullptr && !link_->client_status(device->client_id).ok();
-         });
-}
-
-void Network::forward(int client, const Letter& letter) {
-  const MemberInfo& own = coordinator.members()[coordinator.client_id()];
-  if (!are_on_one_host(own, coordinator.members()[client])) return letters.send(client, letter);
-  for (const MemberInfo& relay : coordinator.members()) {
-    if (are_on_one_host(own, relay)) continue;
-    if (link_ != nullptr && !link_->client_status(relay.client_id).ok()) continue;
-    return letters.send(relay.client_id, letter);
-  }
-}
-
 void Network::read(const Letter& letter) {
-  if (letter.kind == Letter::Kind::kCircle) return read_circle(letter);
   if (letter.from < 0 || letter.from >= coordinator.num_clients()) return;
   note_contact(letter.from);
   if (letter.kind == Letter::Kind::kPing) send_to_client(letter.from, Letter::Kind::kPong);
@@ -255,8 +271,8 @@ std::map<int, std::string> Network::ask_doing(absl::Span<const int> devices, abs
   uint32_t question;
   {
     std::lock_guard<std::mutex> lock(doing_mutex_);
-    question = ++question_;
-    doing_.clear();
+    question = ++last_question_;
+    doing_[question];
   }
   size_t num_asked = 0;
   for (const int id : devices) {
@@ -272,8 +288,8 @@ std::map<int, std::string> Network::ask_doing(absl::Span<const int> devices, abs
   }
   std::unique_lock<std::mutex> lock(doing_mutex_);
   answered_.wait_until(lock, to_chrono_steady(steady_now() + limit),
-                       [&] { return doing_.size() == num_asked; });
-  return doing_;
+                       [&] { return doing_[question].size() == num_asked; });
+  return std::move(doing_.extract(question).mapped());
 }
 
 void Network::answer_doing(const Letter& question) {
@@ -292,23 +308,10 @@ void Network::answer_doing(const Letter& question) {
 
 void Network::note_doing(const Letter& answer) {
   std::lock_guard<std::mutex> lock(doing_mutex_);
-  if (answer.seq != question_) return;
-  doing_[answer.to] = text_of(answer.body);
+  const auto question = doing_.find(answer.seq);
+  if (question == doing_.end()) return;
+  question->second[answer.to] = text_of(answer.body);
   answered_.notify_all();
-}
-
-void Network::read_circle(const Letter& letter) {
-  const GroupMember* const to = find_device(letter.to);
-  if (to == nullptr) return;
-  if (to->client_id != coordinator.client_id()) return forward(to->client_id, letter);
-  std::optional<CircleLetter> circle = decode_circle(letter.body);
-  if (!circle.has_value()) return;
-  // A client that knows of a loss passes over what it cannot do any more, while another one still
-  // waits there: the loss ends that wait, and is no mistake of theirs.
-  for (const CircleHop& hop : circle->hops) {
-    if (circle->round != CircleLetter::Round::kEnd && has_lost(hop.group)) return;
-  }
-  circles_.read(letter.to, *std::move(circle));
 }
 
 }  // namespace tessera::network

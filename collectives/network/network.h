@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Network: what connects a client with those of other hosts, for all of its groups, which keep it:
-// the engine, letters, the state of connections, clients that do not answer, and the search for
-// circles of waits.
-//
-// A letter about a circle goes to the client of a device, wherever that is. A client has no
-// connection to the others of its host, so what is for them goes through a client of another host.
+// the engine, letters, the state of connections, clients that do not answer, and the reports of
+// long waits.
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_NETWORK_NETWORK_H_
@@ -27,12 +24,13 @@
 #include "base/status.h"
 #include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
-#include "collectives/network/circles.h"
 #include "collectives/network/letters.h"
+#include "collectives/network/long_waits.h"
 #include "collectives/network/reach.h"
 #include "job/coordinator/coordinator.h"
+#include "job/coordinator/device_wait.h"
+#include "job/coordinator/id_ranges.h"
 #include "transport/engine.h"
-#include "transport/errands.h"
 #include "transport/links.h"
 
 namespace tessera::network {
@@ -44,19 +42,22 @@ struct GroupWait {
   bool all_arrived = false;   // their bytes are awaited
 };
 
-// A group over several hosts, as Links and the search for circles see it. Its functions are called
-// under the lock under which it is removed; they do not block.
+// A group over several hosts, as Links and LongWaits see it. Its functions are called under the
+// lock under which it is removed; they do not block.
 class WaitingGroup {
  public:
-  // As the functions of CircleSite, for this group's runs.
-  virtual std::optional<CircleWait> wait_of(int device) = 0;
+  // The run in which a device of this client waits for others to arrive; nothing for a run that has
+  // ended, or misses none, or at which the device is arriving.
+  virtual std::optional<LocalWait> wait_of(int device) = 0;
+  // Whether a device of this client has arrived in the run, which may be over.
   virtual bool has_arrived(int device, uint32_t seq) = 0;
   // Whether the group on this host is that of the members of this group which are here.
   virtual bool has_part(const host::Rendezvous& on_host) const = 0;
-  // Takes `next` where the device waits in the run: it is called when the run has its verdict.
-  virtual void end(const CircleHop& hop, const Status& error, bool is_held,
+  // As the functions of LongWaits::Site. Takes `next` where the device waits in the run: it is
+  // called when the run has its verdict.
+  virtual void end(const DeviceWait& wait, const Status& error, bool is_held,
                    std::function<void()>& next) = 0;
-  virtual void release(const CircleHop& hop) = 0;
+  virtual void release(const DeviceWait& wait) = 0;
   // As the functions of Links::Site.
   virtual void connection_broke(int client) = 0;
   virtual void connection_is_up(int client) = 0;
@@ -67,7 +68,7 @@ class WaitingGroup {
   ~WaitingGroup() = default;
 };
 
-class Network final : private CircleSite, private Links::Site {
+class Network final : private LongWaits::Site, private Links::Site {
  public:
   // No run uses the coordinator after the client's end. `link`: of this client; null where no group
   // of the host's devices exists. `heartbeat_interval`: of the job. `word`: see Letters.
@@ -92,8 +93,8 @@ class Network final : private CircleSite, private Links::Site {
   // By the name of the group. From its removal on it is not called.
   void add_group(uint64_t name, WaitingGroup& group);
   void remove_group(uint64_t name, const WaitingGroup& group);
-  // Looks for a circle of waits through a device of this client. Call it again while that waits.
-  void search_circle(int device) { circles_.search(device); }
+  // A device of this client has waited for kLongWait. Call it again while that waits.
+  void note_long_wait() { long_waits_.note(); }
   // What an operation waits for that the members on this host wait in; nothing where its group is
   // of this host alone, or has no member of this client.
   std::optional<GroupWait> awaited(const host::Rendezvous::Wait& wait);
@@ -101,19 +102,19 @@ class Network final : private CircleSite, private Links::Site {
   // that came by the limit, by device. Blocks.
   std::map<int, std::string> ask_doing(absl::Span<const int> devices, absl::Duration limit);
   // The error of devices that wait for each other.
-  Status describe_circle(absl::Span<const CircleHop> circle) const;
+  Status describe_circle(absl::Span<const DeviceWait> circle) const;
 
   const std::unique_ptr<Engine> engine;
   Letters letters;
   Coordinator& coordinator;
 
  private:
-  std::optional<CircleWait> wait_of(int device) override;
-  bool has_arrived(int device, const RunId& run) override;
-  void send(int device, const CircleLetter& letter) override;
-  void end(const CircleHop& hop, const std::vector<CircleHop>& circle, bool is_held,
+  std::vector<LocalWait> waits() override;
+  bool confirms(const std::vector<DeviceWait>& circle) override;
+  void await_verdict(const DeviceWait& ended) override;
+  void end(const DeviceWait& wait, const std::vector<DeviceWait>& circle, bool is_held,
            std::function<void()> next) override;
-  void release(const CircleHop& hop) override;
+  void release(const DeviceWait& wait) override;
   bool is_lost(int client) override;
   void connection_broke(int client) override;
   void reopen_letters(int client) override { letters.open(client); }
@@ -121,28 +122,31 @@ class Network final : private CircleSite, private Links::Site {
   void read(const Letter& letter);
   void answer_doing(const Letter& question);
   void note_doing(const Letter& answer);
-  void read_circle(const Letter& letter);
-  // Whether a client of the group is lost, as far as is known here.
-  bool has_lost(absl::Span<const int> devices) const;
+  std::optional<LocalWait> wait_of(const host::GroupMember& device);
+  bool has_arrived(int device, const RunId& run);
+  // The known devices of such a list.
+  std::vector<host::GroupMember> devices_in(absl::Span<const IdRanges::Range> list) const;
+  bool is_own(const host::GroupMember& device) const {
+    return device.client_id == coordinator.client_id();
+  }
   void send_to_client(int client, Letter::Kind kind);
-  void forward(int client, const Letter& letter);
   // Null for an id that no device has.
   const host::GroupMember* find_device(int device) const;
 
   host::HostLink* const link_;
+  bool listens_;                            // to the link, until stop()
   std::vector<host::GroupMember> devices_;  // of the job, by id
-  Circles circles_;
   std::atomic<Tag> next_tag_;
   std::mutex mutex_;  // guards reach_
   Reach reach_;
   std::mutex groups_mutex_;                   // guards groups_; before the locks of a group
   std::map<uint64_t, WaitingGroup*> groups_;  // by name
-  // The last question of ask_doing(), of which the earlier ones are over.
-  std::mutex doing_mutex_;  // guards what follows
+  std::mutex doing_mutex_;                    // guards what follows
   std::condition_variable answered_;
-  uint32_t question_ = 0;
-  std::map<int, std::string> doing_;  // by device
-  Errands ends_{"the ends of waits in a circle"};
+  uint32_t last_question_ = 0;
+  // The answers to the questions of ask_doing(): by question, and by device.
+  std::map<uint32_t, std::map<int, std::string>> doing_;
+  LongWaits long_waits_;
   Links links_;  // ends first
 };
 

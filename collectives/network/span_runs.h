@@ -80,13 +80,14 @@
 #include "collectives/host/meetings.h"
 #include "collectives/host/member_texts.h"
 #include "collectives/network/boards.h"
-#include "collectives/network/circles.h"
 #include "collectives/network/letters.h"
+#include "collectives/network/long_waits.h"
 #include "collectives/network/network.h"
 #include "collectives/network/verdicts.h"
 #include "collectives/network/wants.h"
 #include "device/cpu/arena.h"
 #include "job/coordinator/coordinator.h"
+#include "job/coordinator/device_wait.h"
 #include "transport/engine.h"
 
 namespace tessera::network {
@@ -106,7 +107,7 @@ class SpanRun final : public host::JointRun {
   // Used by the running thread alone, until the run has ended.
   std::vector<ArenaPool::Block> staged;
   absl::Time next_look = absl::InfinitePast();  // for circles of waits
-  absl::Duration look_interval = absl::ZeroDuration();
+  bool has_looked = false;
   absl::Time next_ping = absl::InfinitePast();
   uint64_t num_breaks = 0;  // of connections, when it began (Links)
   // Guarded by SpanRuns::mutex_: sends and receives under way, whether any has failed, and the
@@ -172,14 +173,14 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
                  absl::Time deadline);
   void end_late(SpanRun& run, const SpanRun::Waited& waited);
 
-  std::optional<CircleWait> wait_of(int device) override;
+  std::optional<LocalWait> wait_of(int device) override;
   bool has_arrived(int device, uint32_t seq) override;
   bool has_part(const host::Rendezvous& on_host) const override {
     return meetings_.rendezvous().is_of_same_group(on_host);
   }
-  void end(const CircleHop& hop, const Status& error, bool is_held,
+  void end(const DeviceWait& wait, const Status& error, bool is_held,
            std::function<void()>& next) override;
-  void release(const CircleHop& hop) override;
+  void release(const DeviceWait& wait) override;
   void connection_broke(int client) override;
   void connection_is_up(int client) override;
   GroupWait awaited_in(uint32_t seq) override;
@@ -192,9 +193,9 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
     Signature signature;
     int32_t code;
   };
-  // A run looks for a circle of waits when it has waited for so long, and then twice as long each
-  // time.
-  static constexpr absl::Duration kFirstLookInterval = absl::Milliseconds(5);
+  // When it has waited for so long a run looks for a circle of waits on this host; after kLongWait,
+  // and then each second, it is told to the coordinator.
+  static constexpr absl::Duration kFirstLook = absl::Milliseconds(5);
   // How long after its deadline a member has to say so, before a late member says it.
   static constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
   // A waiter is woken once its condition holds, not for every letter.
@@ -277,11 +278,10 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   Status wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until);
   // When a wait of the run has to check conditions for which nothing wakes it. Requires mutex_.
   absl::Time next_check(const SpanRun& run);
-  // Ends a circle of waits that an arrived member is in, which has waited for a while.
+  // Of an arrived member that has waited for a while: ends a circle of waits on this host that it
+  // is in, and has others looked for.
   void look_for_circles(SpanRun& run);
   void end_same_name(SpanRun& run);
-  // Whether no member before this one is known to have arrived.
-  bool is_first_arrived(const SpanRun& run);
   Status end_in_circle(SpanRun& run, const SpanRun::Ending& ending);
   // The result of a run that another member has ended.
   std::optional<Status> failure(SpanRun& run);
@@ -338,6 +338,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   struct Waiting {
     SpanRun* run;
     std::string label;
+    absl::Time since;
   };
   std::map<int, Waiting> waiting_;
   Boards boards_;

@@ -21,8 +21,6 @@ namespace {
 using host::GroupMember;
 using host::Rendezvous;
 
-// At most between two looks.
-constexpr absl::Duration kLastLookInterval = absl::Seconds(2);
 // How long a device is held for the letter that ends the other runs of its circle.
 constexpr absl::Duration kHoldLimit = absl::Seconds(1);
 
@@ -32,53 +30,43 @@ void SpanRuns::look_for_circles(SpanRun& run) {
   if (is_for_messages_) return;
   const absl::Time now = steady_now();
   if (now < run.next_look) return;
-  const bool is_first = run.look_interval == absl::ZeroDuration();
-  run.look_interval =
-      is_first ? kFirstLookInterval : std::min(2 * run.look_interval, kLastLookInterval);
-  run.next_look = now + run.look_interval;
-  const int device = all_members()[run.position()].device_id;
-  Rendezvous& rendezvous = meetings_.rendezvous();
+  const bool is_first = !std::exchange(run.has_looked, true);
+  run.next_look = is_first ? now + host::kLongWait - kFirstLook : now + host::kLongWait;
   if (is_first) {
     // As for a wait on one host: the last member of a circle sees what the others wait in.
+    Rendezvous& rendezvous = meetings_.rendezvous();
     if (rendezvous.is_open(run.op.seq)) rendezvous.check_conflicts(run.op);
     std::string label = run.label();
     const bool differs_here = differ_here(run);
     std::lock_guard<std::mutex> lock(mutex_);
     run.differs_here = differs_here;
-    waiting_.insert_or_assign(device, Waiting{&run, std::move(label)});
+    waiting_.insert_or_assign(all_members()[run.position()].device_id,
+                              Waiting{&run, std::move(label), now - kFirstLook});
+  } else {
+    network_->note_long_wait();
   }
   end_same_name(run);
-  if (is_first_arrived(run)) network_->search_circle(device);
 }
 
-// A barrier on this host that waits elsewhere. A search finds one on another host.
+// A barrier on this host that waits elsewhere. The coordinator finds one on another host.
 void SpanRuns::end_same_name(SpanRun& run) {
   if (run.op.name_hash == 0) return;
   const std::optional<Rendezvous::Wait> other = meetings_.rendezvous().find_same_name(run.op);
   if (!other.has_value()) return;
-  std::optional<CircleWait> own = wait_of(all_members()[run.position()].device_id);
+  std::optional<LocalWait> own = wait_of(all_members()[run.position()].device_id);
   if (!own.has_value()) return;
-  CircleHop theirs = {.device = other->device.device_id,
-                      .run = {},
-                      .name_hash = other->name_hash,
-                      .label = other->label,
-                      .group = {}};
-  for (const GroupMember& member : other->group->members()) {
-    theirs.group.push_back(member.device_id);
-  }
-  const Status error = network_->describe_circle({std::move(own->hop), std::move(theirs)});
+  std::vector<int> ids;
+  for (const GroupMember& member : other->group->members()) ids.push_back(member.device_id);
+  DeviceWait theirs = {.device = other->device.device_id,
+                       .run = {},
+                       .spans_hosts = false,
+                       .name_hash = other->name_hash,
+                       .label = other->label,
+                       .group = IdRanges::list_of(ids),
+                       .missing = {}};
+  const Status error = network_->describe_circle({std::move(own->wait), std::move(theirs)});
   propose(run, error).IgnoreError();
   other->end(error);
-}
-
-bool SpanRuns::is_first_arrived(const SpanRun& run) {
-  const std::vector<bool> here = meetings_.rendezvous().arrivals(run.op.seq);
-  std::lock_guard<std::mutex> lock(mutex_);
-  const Board& board = boards_.at(run.op.seq);
-  for (int m = 0; m < run.position(); ++m) {
-    if (has_come(m, here, board)) return false;
-  }
-  return true;
 }
 
 bool SpanRuns::has_come(int member, const std::vector<bool>& here, const Board& board) const {
@@ -86,27 +74,27 @@ bool SpanRuns::has_come(int member, const std::vector<bool>& here, const Board& 
                                  : board.entries.count(member) > 0;
 }
 
-std::optional<CircleWait> SpanRuns::wait_of(int device) {
+std::optional<LocalWait> SpanRuns::wait_of(int device) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto waiting = waiting_.find(device);
   if (waiting == waiting_.end()) return std::nullopt;
   const SpanRun& run = *waiting->second.run;
   const Board& board = boards_.at(run.op.seq);
   if (board.verdict.has_value()) return std::nullopt;
-  CircleWait wait = {.hop = {.device = device,
-                             .run = {name_, run.op.seq},
-                             .name_hash = run.op.name_hash,
-                             .label = waiting->second.label,
-                             .group = {}},
-                     .spans_hosts = true,
-                     .missing = {}};
   const std::vector<bool> here = meetings_.rendezvous().arrivals(run.op.seq);
+  std::vector<int> missing;
   for (int m = 0; m < num_members(); ++m) {
-    wait.hop.group.push_back(all_members()[m].device_id);
-    if (!has_come(m, here, board)) wait.missing.push_back(wait.hop.group.back());
+    if (!has_come(m, here, board)) missing.push_back(all_members()[m].device_id);
   }
-  if (wait.missing.empty()) return std::nullopt;
-  return wait;
+  if (missing.empty()) return std::nullopt;
+  return LocalWait{.wait = {.device = device,
+                            .run = {name_, run.op.seq},
+                            .spans_hosts = true,
+                            .name_hash = run.op.name_hash,
+                            .label = waiting->second.label,
+                            .group = IdRanges::list_of(device_ids()),
+                            .missing = IdRanges::of(missing)},
+                   .since = waiting->second.since};
 }
 
 bool SpanRuns::has_arrived(int device, uint32_t seq) {
@@ -119,11 +107,11 @@ bool SpanRuns::has_arrived(int device, uint32_t seq) {
   return boards_.is_over(seq) || (board != nullptr && board->arrived.count(position) > 0);
 }
 
-void SpanRuns::end(const CircleHop& hop, const Status& error, bool is_held,
+void SpanRuns::end(const DeviceWait& wait, const Status& error, bool is_held,
                    std::function<void()>& next) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto waiting = waiting_.find(hop.device);
-  if (waiting == waiting_.end() || waiting->second.run->op.seq != hop.run.seq) return;
+  const auto waiting = waiting_.find(wait.device);
+  if (waiting == waiting_.end() || waiting->second.run->op.seq != wait.run.seq) return;
   SpanRun& run = *waiting->second.run;
   // Where a run is in two circles, one of them ends it.
   if (run.ending.has_value()) return;
@@ -132,10 +120,10 @@ void SpanRuns::end(const CircleHop& hop, const Status& error, bool is_held,
   wake_waiters();
 }
 
-void SpanRuns::release(const CircleHop& hop) {
+void SpanRuns::release(const DeviceWait& wait) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto waiting = waiting_.find(hop.device);
-  if (waiting == waiting_.end() || waiting->second.run->op.seq != hop.run.seq) return;
+  const auto waiting = waiting_.find(wait.device);
+  if (waiting == waiting_.end() || waiting->second.run->op.seq != wait.run.seq) return;
   waiting->second.run->is_released = true;
   wake_waiters();
 }

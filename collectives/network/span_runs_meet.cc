@@ -93,7 +93,7 @@ Status read_error(const host::MemberEntry& entry) {
 
 Status SpanRuns::meet(SpanRun& run, Status own) {
   run.num_breaks = network_->links().num_breaks();
-  run.next_look = steady_now() + kFirstLookInterval;
+  run.next_look = steady_now() + kFirstLook;
   Rendezvous& rendezvous = meetings_.rendezvous();
   const Rendezvous::Op& op = run.op;
   if (own.ok() && !run.collective().replicas().empty()) {

@@ -55,7 +55,7 @@ class CountingEngine final : public Engine {
             Done done) override {
     constexpr network::Tag kLetters = 0;
     constexpr size_t kPageBytes = 256;
-    // Letters of a search for circles are sent where the machine is slow.
+    // Other letters are sent where the machine is slow.
     if (tag == kLetters && bytes.size() == kPageBytes) {
       network::Letter::Kind kind = {};
       std::memcpy(&kind, bytes.data(), sizeof(kind));
