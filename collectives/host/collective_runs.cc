@@ -17,6 +17,8 @@
 #include "base/dtype.h"
 #include "base/format.h"
 #include "base/wait_reports.h"
+#include "collectives/host/conflicts.h"
+#include "collectives/host/rendezvous_texts.h"
 #include "device/cpu/kernels.h"
 
 namespace tessera::host {
@@ -215,7 +217,7 @@ Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind
   if (!is_behind && rendezvous.is_next(late.seq)) {
     return rendezvous.settle_timed_out(late, meetings_.give_up_from());
   }
-  if (!is_behind) return rendezvous.describe_behind(late);
+  if (!is_behind) return describe_behind(rendezvous, late);
   const Status error = absl::DeadlineExceededError(absl::StrCat(
       run.label(), ": ", not_in_time("not done", deadline - called), "; ", holdup_of(run, device)));
   // A verdict before the run's turn, so that all members that give it up get one text. Where a
@@ -230,7 +232,7 @@ Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind
 std::string CollectiveRuns::holdup_of(const CollectiveRun& run, DeviceActivity::Kind device) const {
   std::string text = describe_holdup(run.member(), device);
   if (device == DeviceActivity::kNothing || device == DeviceActivity::kFinished) return text;
-  const std::string wait = meetings_.rendezvous().describe_wait(run.member());
+  const std::string wait = describe_wait(meetings_.rendezvous(), run.member());
   if (!wait.empty()) absl::StrAppend(&text, ": ", wait);
   return text;
 }

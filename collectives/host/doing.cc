@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "collectives/host/activity.h"
+#include "collectives/host/last_seen.h"
 #include "collectives/host/member_texts.h"
-#include "collectives/host/rendezvous.h"
 
 namespace tessera::host {
 namespace {
@@ -37,13 +37,13 @@ std::string describe_activity(const ActivitySnapshot& seen) {
 // client has done last.
 ActivitySnapshot find_activity(const HostLink& link, const GroupMember& device) {
   const int client = device.client_id;
-  const ActivitySnapshot own = Rendezvous::last_seen(link, client, device.ordinal);
+  const ActivitySnapshot own = last_seen(link, client, device.ordinal);
   if (is_active(own)) return own;
   const int num_devices = link.member(client).num_local_devices;
   ActivitySnapshot latest = read_activity(call_slot(link.control(client), num_devices));
   if (is_active(latest)) return latest;
   for (int ordinal = 0; ordinal < num_devices; ++ordinal) {
-    const ActivitySnapshot seen = Rendezvous::last_seen(link, client, ordinal);
+    const ActivitySnapshot seen = last_seen(link, client, ordinal);
     if (seen.kind != DeviceActivity::kFinished) continue;
     if (latest.kind == DeviceActivity::kNothing || seen.since_ns > latest.since_ns) latest = seen;
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "collectives/host/rendezvous_texts.h"
 
 namespace tessera::host {
 
@@ -75,7 +76,7 @@ Status Meetings::reserve(JointRun& run, const Rendezvous::Op& op) {
     TESSERA_RETURN_IF_ERROR(interruption(run));
     const absl::Time deadline = std::min(op.deadline, steady_now() + kLossCheckInterval);
     if (rendezvous_.wait_free(op.seq, deadline)) return absl::OkStatus();
-    if (steady_now() >= op.deadline) return rendezvous_.describe_behind(op);
+    if (steady_now() >= op.deadline) return describe_behind(rendezvous_, op);
   }
 }
 

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/rendezvous.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "collectives/host/conflicts.h"
 
 namespace tessera::host {
 namespace {
@@ -290,6 +294,27 @@ Rendezvous::Place Rendezvous::align(uint32_t seq, const Signature& signature) co
     if (!any || is_ours) return {seq};
     seq = seq_after(seq);
   }
+}
+
+std::vector<bool> Rendezvous::arrivals(uint32_t seq, const State& state) const {
+  const bool all = state.phase == Phase::kRunning || state.phase == Phase::kMet;
+  constexpr int kTries = kStepped ? 1 : 200;
+  std::vector<bool> arrived(size(), all);
+  // A member writes its place into the entry before it is counted. A member that was held up in
+  // between has a place beyond those counted, or the same place as another one: it finds the record
+  // settled, and then clears its place.
+  for (int tries = 0; !all && tries < kTries; ++tries) {
+    for (int m = 0; m < size(); ++m) {
+      const MemberEntry& other = entry(seq, m);
+      arrived[m] =
+          other.seq.load(std::memory_order_acquire) == seq &&
+          (state.is_settled() || other.place.load(std::memory_order_relaxed) <= state.arrived);
+    }
+    if (state.is_settled()) break;
+    if (std::count(arrived.begin(), arrived.end(), true) <= static_cast<int>(state.arrived)) break;
+    sched_yield();
+  }
+  return arrived;
 }
 
 }  // namespace tessera::host

@@ -60,7 +60,11 @@ class Rendezvous {
   bool is_open() const { return held_.value; }
   // A Rendezvous without a handle, valid as long as this handle or another client's keeps the
   // block.
-  Rendezvous view() const { return Rendezvous(*link_, members_, leader_client_, block_); }
+  Rendezvous view() const { return view_of(*link_, members_, leader_client_, block_); }
+  static Rendezvous view_of(HostLink& link, std::vector<GroupMember> members, int leader_client,
+                            GroupBlock* block) {
+    return Rendezvous(link, std::move(members), leader_client, block);
+  }
   // The bytes of the region that the block takes.
   uint64_t num_bytes() const { return block_->records_offset + num_records() * record_stride_; }
 
@@ -73,6 +77,8 @@ class Rendezvous {
   int size() const { return static_cast<int>(members_.size()); }
   // The client whose control region has the block, and where.
   int leader_client() const { return leader_client_; }
+  HostLink& link() const { return *link_; }
+  GroupBlock* block() const { return block_; }
   uint64_t block_offset() const { return block_offset_; }
   uint64_t generation() const { return generation_; }
   bool is_of_same_group(const Rendezvous& other) const {
@@ -126,9 +132,6 @@ class Rendezvous {
   // settles it. False at the deadline, and where `has_news` was set before nudge(); true also where
   // the operation has failed.
   bool wait_all_arrived(uint32_t seq, absl::Time deadline, const std::atomic<bool>& has_news);
-  // Settles this operation, at which `op`'s member has arrived, and those of other groups, where
-  // they wait for each other: what clients of this host see of it. wait_arrived() calls it.
-  void check_conflicts(const Op& op);
   // Compares the entries of all members, once all have arrived; VerdictKind::kMismatch.
   Status check_signatures(const Op& op) {
     for (int m = 0; m < size(); ++m) {
@@ -199,32 +202,18 @@ class Rendezvous {
   // Whether no member accesses the memory of the operation any more: all have acknowledged its
   // verdict, or each is done with it or has ended.
   bool all_are_done_with(uint32_t seq) const;
-  // The error of an operation that has waited in vain. `before`: its state; the names are exact if
-  // it does not change meanwhile.
-  Status describe_missing(const Op& op, const State& before) const;
-  Status describe_missing(const Op& op) const { return describe_missing(op, load(op.seq)); }
-  // As describe_missing(), for an operation whose record is not free: the missing members are not
-  // done with the operation that has the record.
-  Status describe_behind(const Op& op) const;
-  // As describe_missing(), for the operation of any group in which the member's device waits; empty
-  // if in none.
-  std::string describe_wait(int member) const;
-  // The operation in which a device of any client waits, as far as clients of this host see it;
-  // nothing where it waits in no operation of a group, or is on another host.
-  struct Wait;
-  static std::optional<Wait> wait_of(HostLink& link, const GroupMember& device);
-  // As wait_of(), also where the operation has begun to move bytes, or still waits for its record.
-  static std::optional<Wait> operation_of(HostLink& link, const GroupMember& device);
-  // Another barrier of the same name whose mesh overlaps with this group.
-  std::optional<Wait> find_same_name(const Op& op) const;
-
-  // The member's statement of its run, from its entry.
-  Statement statement_of(int member, const MemberEntry& entry) const;
   // Which members have arrived, as the state says now. Once it is settled, also a member that has
   // arrived too late and has not noticed yet.
   std::vector<bool> arrivals(uint32_t seq) const { return arrivals(seq, load(seq)); }
-  // The activity of a device, with the default label if it wrote none.
-  static ActivitySnapshot last_seen(const HostLink& link, int client, int ordinal);
+  // The members that are counted in `state`, of an operation that is being settled.
+  std::vector<bool> arrivals(uint32_t seq, const State& state) const;
+  // Whether the member has not arrived at the operation.
+  bool is_missing(uint32_t seq, int member) const {
+    return entry(seq, member).seq.load(std::memory_order_acquire) != seq;
+  }
+  State load(uint32_t seq) const {
+    return State::unpack(record(seq).state.load(std::memory_order_seq_cst));
+  }
 
   // The operation that a member whose next one would be `seq` must do next. Operations that timed
   // out without it, and that were other calls than this one, are skipped. A member that is left
@@ -253,9 +242,6 @@ class Rendezvous {
   bool is_for_messages() const { return !bells_.empty(); }
   OpRecord& record(uint32_t seq) const {
     return *reinterpret_cast<OpRecord*>(records_ + (seq & last_record_) * record_stride_);
-  }
-  State load(uint32_t seq) const {
-    return State::unpack(record(seq).state.load(std::memory_order_seq_cst));
   }
   // Whether the operation that `state` describes still waits for members to finish.
   bool is_under_way(const State& state) const {
@@ -286,9 +272,6 @@ class Rendezvous {
   bool is_lost(uint32_t settler) const;
   // The verdict of an operation that has ended before the member was counted.
   Status is_too_late(MemberEntry& own, const Op& op);
-  // The members that are counted in `state`, of an operation that is being settled.
-  std::vector<bool> arrivals(uint32_t seq, const State& state) const;
-  Status describe_missing(const Op& op, const std::vector<bool>& arrived, bool is_open) const;
   // Whether all members have left the operation `met`, of phase kMet; `seq` is a later one.
   bool all_left(uint32_t met, uint32_t seq) const;
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
@@ -315,30 +298,6 @@ class Rendezvous {
   // Wakes the threads that wait for a change of the record.
   void wake(OpRecord& record, Ring ring = Ring::kBoth) const;
   Status settle_mismatch(const Op& op);
-  // The members of this group that did arrive, but with another signature than `op`'s member.
-  Status find_mismatch(const Op& op) const;
-  // Whether the member has not arrived at the operation.
-  bool is_missing(uint32_t seq, int member) const {
-    return entry(seq, member).seq.load(std::memory_order_acquire) != seq;
-  }
-  // As wait_of(), for a wait in another group than this.
-  std::optional<Wait> other_wait_of(const GroupMember& device) const;
-  // Devices that wait for each other in a circle, from the member of `op` on; empty: none found.
-  std::vector<Wait> find_circle(const Op& op);
-  // Makes it an error of all these operations that they wait for each other.
-  void settle_conflict(const Op& op, std::vector<Wait> others);
-  // The name of an operation in messages.
-  std::string label_of(const Signature& signature, absl::Span<const int32_t> device_ids) const;
-  std::string label_of(const Op& op) const;
-  std::string label_of(const MemberEntry& entry) const;
-  // "all_reduce ... (operation 12 of the group)"; without `op`, the number and the devices.
-  std::string name_of(uint32_t seq, const Op* op) const;
-  // Devices are numbered by client.
-  static int client_of(const HostLink& link, int device_id);
-  static GroupMember member_of(const HostLink& link, int device_id);
-  // The devices of the group that an activity names; empty where that is not there any more.
-  static std::vector<int32_t> ids_in(const HostLink& link, const Activity& activity);
-
   // Whether there is a handle to give back: moves with it.
   struct Held {
     bool value = false;
@@ -363,31 +322,6 @@ class Rendezvous {
   uint64_t entries_offset_ = 0;
   uint64_t entry_stride_ = 0;
   uint32_t last_record_ = 0;
-};
-
-// An operation that a device waits in.
-struct Rendezvous::Wait {
-  GroupMember device;
-  std::unique_ptr<Rendezvous> group;  // a view: the members on this host
-  uint32_t seq = 0;
-  std::string label;
-  absl::Time since;
-  uint64_t name_hash = 0;
-  size_t waited_for_by = 0;  // in the search: what led here
-  bool has_arrived = false;
-
-  // The devices on this host that have not arrived.
-  std::vector<int> missing() const;
-  // What the device waits for now, member by member: that it arrives; where all have arrived, that
-  // it finishes; where the record is not free, that it is done with the operation before. All false
-  // where the operation is over.
-  struct Awaited {
-    std::vector<bool> members;
-    bool all_arrived = false;
-  };
-  Awaited awaited() const;
-  // Settles the operation, if it is still open.
-  void end(const Status& error) const;
 };
 
 }  // namespace tessera::host

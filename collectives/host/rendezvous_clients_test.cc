@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/rendezvous.h"
+#include "collectives/host/rendezvous_texts.h"
 #include "collectives/host/testing/rendezvous_fixture.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -246,7 +247,7 @@ TEST_F(SettlerTest, WhatIsMissingIsWhatIsNotCounted) {
     groups_[0]->entry(1, 1).place = place;
     groups_[0]->entry(1, 1).seq = 1;
     const State open = {.seq = 1, .arrived = 2};
-    const std::string text(groups_[0]->describe_missing(op(0), open).message());
+    const std::string text(describe_missing(*groups_[0], op(0), open).message());
     EXPECT_THAT(text, AllOf(HasSubstr("2 of 3 clients arrived"), HasSubstr("missing client 1 "),
                             Not(HasSubstr("client 0 ")), Not(HasSubstr("client 2 "))));
   }

@@ -15,6 +15,7 @@
 #include "base/format.h"
 #include "base/status.h"
 #include "collectives/host/rendezvous.h"
+#include "collectives/host/rendezvous_texts.h"
 
 namespace tessera::host {
 namespace {
@@ -80,7 +81,7 @@ Status Rendezvous::verdict(uint32_t seq, const Op* op) {
   const State state = load(seq);
   if (state.seq != seq || !state.is_settled()) {
     return absl::UnavailableError(
-        absl::StrCat(name_of(seq, op), " was given up without this client"));
+        absl::StrCat(name_of(*this, seq, op), " was given up without this client"));
   }
   const auto settler = [&] {
     const int client = static_cast<int>(state.settler) - 1;
@@ -88,12 +89,12 @@ Status Rendezvous::verdict(uint32_t seq, const Op* op) {
     return is_known ? link_->member(client).to_string() : std::string("a client");
   };
   if (state.phase == Phase::kOrphaned) {
-    return absl::UnavailableError(absl::StrCat(name_of(seq, op), " failed, and ", settler(),
+    return absl::UnavailableError(absl::StrCat(name_of(*this, seq, op), " failed, and ", settler(),
                                                " was lost before it could say why"));
   }
   if (state.phase == Phase::kSettling) {
-    return absl::DeadlineExceededError(absl::StrCat(name_of(seq, op), " failed, and ", settler(),
-                                                    " has not said why in ",
+    return absl::DeadlineExceededError(absl::StrCat(name_of(*this, seq, op), " failed, and ",
+                                                    settler(), " has not said why in ",
                                                     format_duration(waited)));
   }
   const auto code = static_cast<absl::StatusCode>(op_record.verdict_code.load());
@@ -201,13 +202,13 @@ void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Stat
     const bool has_arrived = own.seq.load(std::memory_order_acquire) == state.seq;
     if (state.is_unused() || !has_arrived || !is_later(state.seq, done)) continue;
     try_settle(state.seq, VerdictKind::kError, from,
-               [&](const State&) { return with_context(error, label_of(own)); });
+               [&](const State&) { return with_context(error, label_of(*this, own)); });
   }
 }
 
 Status Rendezvous::settle_timed_out(const Op& op, From from) {
   return settle_with(op.seq, VerdictKind::kTimedOut, from, &op,
-                     [&](const State& before) { return describe_missing(op, before); });
+                     [&](const State& before) { return describe_missing(*this, op, before); });
 }
 
 void Rendezvous::acknowledge(uint32_t seq, int member) {
@@ -235,7 +236,7 @@ bool Rendezvous::failed_on_the_move(uint32_t seq) const {
 }
 
 Status Rendezvous::settle_mismatch(const Op& op) {
-  return settle(op.seq, VerdictKind::kMismatch, From::kRunning, find_mismatch(op), &op);
+  return settle(op.seq, VerdictKind::kMismatch, From::kRunning, find_mismatch(*this, op), &op);
 }
 
 }  // namespace tessera::host

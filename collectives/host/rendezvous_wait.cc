@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "collectives/host/activity.h"
+#include "collectives/host/conflicts.h"
 #include "collectives/host/rendezvous.h"
 
 namespace tessera::host {
@@ -33,7 +34,7 @@ bool Rendezvous::sleep_while(uint32_t seq, absl::Time deadline, const Op* check,
     const State state = State::unpack(word);
     return state.seq == seq && waiting(state);
   };
-  if (check != nullptr) check_conflicts(*check);
+  if (check != nullptr) check_conflicts(*this, *check);
   // Invariant 7 of control.h.
   op_record.num_sleepers.fetch_add(1, std::memory_order_seq_cst);
   // In the test of all orders a wait without a deadline has no end in time.

@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "collectives/host/control.h"
+#include "collectives/host/rendezvous_texts.h"
 
 namespace tessera::nccl {
 namespace {
@@ -52,7 +53,7 @@ StatusOr<UniqueId> Generations::meet(const Label& label, int member, uint32_t ge
       records->settle_at_once(failed, Rendezvous::From::kRunning, verdict);
     });
   }
-  if (!rendezvous_.wait_free(generation, deadline)) return rendezvous_.describe_missing(op);
+  if (!rendezvous_.wait_free(generation, deadline)) return host::describe_missing(rendezvous_, op);
   host::MemberEntry& entry = rendezvous_.entry(generation, member);
   entry.signature = {};
   label.copy_to(absl::MakeSpan(entry.label));

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "collectives/host/rendezvous_texts.h"
 #include "device/cuda/kernels.h"
 #include "device/memory_pool.h"
 
@@ -246,7 +247,7 @@ Status NcclMover::meet_for_memory(const Label& label, int member, int64_t sent_b
                                    .start = steady_now(),
                                    .deadline = deadline};
   const auto meet = [&]() -> Status {
-    if (!memory_.wait_free(seq, deadline)) return memory_.describe_missing(op);
+    if (!memory_.wait_free(seq, deadline)) return host::describe_missing(memory_, op);
     Packing& packing = packing_[member];
     if (packing.sent == nullptr || packing.sent->size_bytes() < sent_bytes) {
       packing.sent = nullptr;

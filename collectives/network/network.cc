@@ -23,7 +23,7 @@ constexpr uint64_t kOfNoGroup = 0;
 constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
 
 // An operation of a group of one host: no other client has to know its name.
-RunId id_of(const Rendezvous::Wait& wait) {
+RunId id_of(const host::OperationWait& wait) {
   const std::vector<uint64_t> place = {static_cast<uint64_t>(wait.group->leader_client()),
                                        wait.group->block_offset(), wait.group->generation()};
   return {stable_hash(absl::MakeConstSpan(place)), wait.seq};
@@ -153,7 +153,7 @@ std::optional<LocalWait> Network::wait_of(const GroupMember& device) {
     }
   }
   if (link_ == nullptr) return std::nullopt;
-  const std::optional<Rendezvous::Wait> found = Rendezvous::wait_of(*link_, device);
+  const std::optional<host::OperationWait> found = host::wait_of(*link_, device);
   if (!found.has_value()) return std::nullopt;
   {
     // A device that is arriving in a run of several hosts waits in no other run: it soon says so
@@ -226,7 +226,7 @@ void Network::end(const DeviceWait& wait, const std::vector<DeviceWait>& circle,
   }
   const GroupMember* const device = find_device(wait.device);
   if (!is_of_span && link_ != nullptr && device != nullptr) {
-    const std::optional<Rendezvous::Wait> now = Rendezvous::wait_of(*link_, *device);
+    const std::optional<host::OperationWait> now = host::wait_of(*link_, *device);
     if (now.has_value() && id_of(*now) == wait.run) now->end(error);
   }
   if (next != nullptr) next();
@@ -259,7 +259,7 @@ void Network::read(const Letter& letter) {
   if (letter.kind == Letter::Kind::kDoes) note_doing(letter);
 }
 
-std::optional<GroupWait> Network::awaited(const Rendezvous::Wait& wait) {
+std::optional<GroupWait> Network::awaited(const host::OperationWait& wait) {
   std::lock_guard<std::mutex> lock(groups_mutex_);
   for (const auto& [_, group] : groups_) {
     if (group->has_part(*wait.group)) return group->awaited_in(wait.seq);

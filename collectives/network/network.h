@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "collectives/host/conflicts.h"
 #include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/network/letters.h"
@@ -97,7 +98,7 @@ class Network final : private LongWaits::Site, private Links::Site {
   void note_long_wait() { long_waits_.note(); }
   // What an operation waits for that the members on this host wait in; nothing where its group is
   // of this host alone, or has no member of this client.
-  std::optional<GroupWait> awaited(const host::Rendezvous::Wait& wait);
+  std::optional<GroupWait> awaited(const host::OperationWait& wait);
   // Asks the clients of devices on other hosts what these do (host::describe_doing()): the answers
   // that came by the limit, by device. Blocks.
   std::map<int, std::string> ask_doing(absl::Span<const int> devices, absl::Duration limit);

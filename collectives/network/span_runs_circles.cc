@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "collectives/host/conflicts.h"
 #include "collectives/network/span_runs.h"
 
 namespace tessera::network {
@@ -35,7 +36,7 @@ void SpanRuns::look_for_circles(SpanRun& run) {
   if (is_first) {
     // As for a wait on one host: the last member of a circle sees what the others wait in.
     Rendezvous& rendezvous = meetings_.rendezvous();
-    if (rendezvous.is_open(run.op.seq)) rendezvous.check_conflicts(run.op);
+    if (rendezvous.is_open(run.op.seq)) host::check_conflicts(rendezvous, run.op);
     std::string label = run.label();
     const bool differs_here = differ_here(run);
     std::lock_guard<std::mutex> lock(mutex_);
@@ -51,7 +52,8 @@ void SpanRuns::look_for_circles(SpanRun& run) {
 // A barrier on this host that waits elsewhere. The coordinator finds one on another host.
 void SpanRuns::end_same_name(SpanRun& run) {
   if (run.op.name_hash == 0) return;
-  const std::optional<Rendezvous::Wait> other = meetings_.rendezvous().find_same_name(run.op);
+  const std::optional<host::OperationWait> other =
+      host::find_same_name(meetings_.rendezvous(), run.op);
   if (!other.has_value()) return;
   std::optional<LocalWait> own = wait_of(all_members()[run.position()].device_id);
   if (!own.has_value()) return;

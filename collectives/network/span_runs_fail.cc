@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "collectives/host/last_seen.h"
 #include "collectives/network/letter_body.h"
 #include "collectives/network/span_runs.h"
 
@@ -109,7 +110,7 @@ Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadli
       [&](int client) { return link.member(client).to_string(); },
       [&](const GroupMember& member) {
         if (link.is_on_host(member.client_id)) {
-          return Rendezvous::last_seen(link, member.client_id, member.ordinal).to_string();
+          return host::last_seen(link, member.client_id, member.ordinal).to_string();
         }
         const auto known = doing.find(member.device_id);
         return known == doing.end() ? std::string() : known->second;

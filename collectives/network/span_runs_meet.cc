@@ -24,6 +24,8 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "collectives/host/last_seen.h"
+#include "collectives/host/rendezvous_texts.h"
 #include "collectives/network/letter_body.h"
 #include "collectives/network/span_runs.h"
 
@@ -255,7 +257,7 @@ Status SpanRuns::compare_entries(const SpanRun& run) {
         const int index = places_.local_index(m);
         if (!here[index]) continue;
         const MemberEntry& entry = rendezvous.entry(run.op.seq, index);
-        statements.push_back(rendezvous.statement_of(index, entry));
+        statements.push_back(host::statement_of(rendezvous, index, entry));
         if (entry.label_size == 0) statements.back().label.clear();
         error.Update(read_error(entry));
       } else if (const auto it = board.entries.find(m); it != board.entries.end()) {
@@ -432,9 +434,8 @@ void SpanRuns::answer(const Letter& ask) {
                    .from = ask.to,
                    .to = ask.from,
                    .body = {is_coming ? kIsComing : kIsLate}};
-  append_text(
-      Rendezvous::last_seen(resources().link(), member.client_id, member.ordinal).to_string(),
-      letter.body);
+  append_text(host::last_seen(resources().link(), member.client_id, member.ordinal).to_string(),
+              letter.body);
   network_->letters.send(all_members()[ask.from].client_id, letter);
 }
 

@@ -42,7 +42,7 @@ std::vector<WaitReports::Wait> DeviceWaits::list() {
   for (const GroupMember& device : local_) {
     const DeviceActivity::Kind kind = host::read_kind(link_.activity(device.ordinal));
     if (kind != DeviceActivity::kWaiting && kind != DeviceActivity::kRunning) continue;
-    const std::optional<Rendezvous::Wait> wait = Rendezvous::operation_of(link_, device);
+    const std::optional<host::OperationWait> wait = host::operation_of(link_, device);
     if (!wait.has_value()) continue;
     Found& found = by_operation[wait->label];
     found.since = std::min(found.since, wait->since);
@@ -62,7 +62,7 @@ std::optional<WaitReports::Missing> DeviceWaits::describe(const std::string& ope
   std::map<int, Awaited> by_device;
   bool all_arrived = true;
   for (const int ordinal : ordinals) {
-    const std::optional<Rendezvous::Wait> wait = Rendezvous::operation_of(link_, local_[ordinal]);
+    const std::optional<host::OperationWait> wait = host::operation_of(link_, local_[ordinal]);
     if (!wait.has_value() || wait->label != operation) continue;
     const Group group = find_awaited(*wait);
     all_arrived &= group.all_arrived;
@@ -111,7 +111,7 @@ std::vector<GroupMember> DeviceWaits::find_ends(absl::Span<const GroupMember> aw
   std::vector<GroupMember> ends;
   for (size_t at = 0; at < next.size() && ends.size() < kMostEnds; ++at) {
     const GroupMember device = next[at];
-    const std::optional<Rendezvous::Wait> wait = Rendezvous::wait_of(link_, device);
+    const std::optional<host::OperationWait> wait = host::wait_of(link_, device);
     if (!wait.has_value() && named.insert(device.client_id).second) ends.push_back(device);
     if (!wait.has_value()) continue;
     const std::vector<bool> missing = wait->awaited().members;
@@ -123,14 +123,14 @@ std::vector<GroupMember> DeviceWaits::find_ends(absl::Span<const GroupMember> aw
   return ends;
 }
 
-DeviceWaits::Group DeviceWaits::find_awaited(const Rendezvous::Wait& wait) {
+DeviceWaits::Group DeviceWaits::find_awaited(const host::OperationWait& wait) {
   if (network_ != nullptr && wait.has_arrived) {
     const std::optional<network::GroupWait> span = network_->awaited(wait);
     const bool is_known = span.has_value() && std::find(span->awaited.begin(), span->awaited.end(),
                                                         true) != span->awaited.end();
     if (is_known) return {span->members, span->awaited, span->all_arrived};
   }
-  const Rendezvous::Wait::Awaited here = wait.awaited();
+  const host::OperationWait::Awaited here = wait.awaited();
   const absl::Span<const GroupMember> members = wait.group->members();
   return {{members.begin(), members.end()}, here.members, here.all_arrived};
 }

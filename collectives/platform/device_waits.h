@@ -21,9 +21,9 @@
 
 #include "absl/types/span.h"
 #include "base/wait_reports.h"
+#include "collectives/host/conflicts.h"
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
-#include "collectives/host/rendezvous.h"
 
 namespace tessera {
 
@@ -59,7 +59,7 @@ class DeviceWaits {
     std::vector<bool> awaited;
     bool all_arrived = false;
   };
-  Group find_awaited(const host::Rendezvous::Wait& wait);
+  Group find_awaited(const host::OperationWait& wait);
   // The activities of these devices, by device. Asks the clients of other hosts, and waits for a
   // moment.
   std::map<int, std::string> find_doing(absl::Span<const host::GroupMember> devices);

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a member of a group finds that its operation can never be joined, as far as the clients of
+// this host see: members have called different operations, operations of several groups wait for
+// each other in a circle, or two barriers of one name are on groups that overlap.
+//
+// Thread-safe.
+#ifndef TESSERA_COLLECTIVES_HOST_CONFLICTS_H_
+#define TESSERA_COLLECTIVES_HOST_CONFLICTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/status.h"
+#include "collectives/host/group_table.h"
+#include "collectives/host/host_link.h"
+#include "collectives/host/rendezvous.h"
+
+namespace tessera::host {
+
+// An operation that a device waits in.
+struct OperationWait {
+  GroupMember device;
+  std::unique_ptr<Rendezvous> group;  // a view: the members on this host
+  uint32_t seq = 0;
+  std::string label;
+  absl::Time since;
+  uint64_t name_hash = 0;
+  size_t waited_for_by = 0;  // in the search: what led here
+  bool has_arrived = false;
+
+  // The devices on this host that have not arrived.
+  std::vector<int> missing() const;
+  // What the device waits for now, member by member: that it arrives; where all have arrived, that
+  // it finishes; where the record is not free, that it is done with the operation before. All false
+  // where the operation is over.
+  struct Awaited {
+    std::vector<bool> members;
+    bool all_arrived = false;
+  };
+  Awaited awaited() const;
+  // Settles the operation, if it is still open.
+  void end(const Status& error) const;
+};
+
+// The operation in which a device of any client waits, as far as clients of this host see it;
+// nothing where it waits in no operation of a group, or is on another host.
+std::optional<OperationWait> wait_of(HostLink& link, const GroupMember& device);
+// As wait_of(), also where the operation has begun to move bytes, or still waits for its record.
+std::optional<OperationWait> operation_of(HostLink& link, const GroupMember& device);
+
+// Settles this operation, at which `op`'s member has arrived, and those of other groups, where they
+// wait for each other: what clients of this host see of it.
+void check_conflicts(Rendezvous& group, const Rendezvous::Op& op);
+// Another barrier of the same name whose group overlaps with this one.
+std::optional<OperationWait> find_same_name(const Rendezvous& group, const Rendezvous::Op& op);
+// As describe_missing(), for the operation of any group in which the member's device waits; empty
+// if in none.
+std::string describe_wait(const Rendezvous& group, int member);
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_CONFLICTS_H_

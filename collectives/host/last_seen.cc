@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "collectives/host/last_seen.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "collectives/host/control.h"
+#include "collectives/label.h"
+
+namespace tessera::host {
+
+ActivitySnapshot last_seen(const HostLink& link, int client, int ordinal) {
+  ActivitySnapshot seen = read_activity(activity_slot(link.control(client), ordinal));
+  if (seen.has_label) return seen;
+  int32_t own_id = ordinal;
+  for (int i = 0; i < client; ++i) own_id += link.member(i).num_local_devices;
+  std::vector<int32_t> ids;
+  // A torn snapshot may have an invalid offset, which is not followed.
+  if (seen.consistent && seen.block_offset != 0) ids = devices_in(link, seen);
+  if (seen.consistent && seen.block_offset == 0) ids = {own_id};
+  seen.label = default_label(seen.op, seen.dtype, seen.reduction, seen.count, ids);
+  return seen;
+}
+
+GroupMember device_of_id(const HostLink& link, int device_id) {
+  int client = 0;
+  int first = 0;
+  while (client + 1 < link.num_clients() &&
+         device_id >= first + link.member(client).num_local_devices) {
+    first += link.member(client).num_local_devices;
+    ++client;
+  }
+  return {device_id, client, device_id - first};
+}
+
+std::vector<int32_t> devices_in(const HostLink& link, const Activity& activity) {
+  if (activity.leader_client >= static_cast<uint64_t>(link.num_clients())) return {};
+  std::byte* const region = link.control(static_cast<int>(activity.leader_client));
+  const auto find = [&] {
+    return GroupTable::find(region, activity.block_offset, activity.generation);
+  };
+  GroupBlock* const block = find();
+  if (block == nullptr) return {};
+  // All that another process has written is compared with what there can be.
+  const uint32_t num_ids = block->num_members;
+  if (num_ids > kMaxMembers ||
+      link.find_in_control(activity.leader_client, activity.block_offset,
+                           sizeof(GroupBlock) + num_ids * sizeof(int32_t)) == nullptr) {
+    return {};
+  }
+  std::vector<int32_t> ids(num_ids);
+  const int32_t* const first = device_ids(block);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = std::atomic_ref(first[i]).load(std::memory_order_relaxed);
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  // The memory may have become another block's meanwhile.
+  if (find() == nullptr) return {};
+  int num_devices = 0;
+  for (int i = 0; i < link.num_clients(); ++i) num_devices += link.member(i).num_local_devices;
+  const bool are_devices =
+      std::all_of(ids.begin(), ids.end(), [&](int32_t id) { return id >= 0 && id < num_devices; });
+  return are_devices ? ids : std::vector<int32_t>();
+}
+
+}  // namespace tessera::host
