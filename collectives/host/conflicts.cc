@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-//
 #include "collectives/host/conflicts.h"
 
 #include <algorithm>

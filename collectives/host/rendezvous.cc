@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/clock.h"
+#include "collectives/host/activity.h"
 #include "collectives/host/conflicts.h"
 
 namespace tessera::host {
@@ -71,26 +73,23 @@ void Rendezvous::close() {
   link_->groups_led_by(leader_client_).close(block_, generation_, members_);
 }
 
-bool Rendezvous::is_acknowledged(const State& state) const {
-  constexpr uint32_t kBoth = 3;
-  return state.finished == (is_for_messages() ? kBoth : members_.size());
+void Rendezvous::ring_bells() {
+  for (const GroupMember& member : members_) {
+    bells_.push_back(&activity_slot(link_->control(member.client_id), member.ordinal));
+  }
 }
 
-bool Rendezvous::is_done_by_all(const State& state, uint32_t seq) const {
-  if (state.phase == Phase::kRunning) return state.finished == members_.size();
-  if (state.phase == Phase::kMet) return all_left(state.seq, seq);
-  const bool has_verdict = state.phase == Phase::kFailed || state.phase == Phase::kOrphaned;
-  return has_verdict && is_acknowledged(state);
-}
-
-bool Rendezvous::is_free(const State& state, uint32_t seq) const {
-  if (state.is_unused()) return true;
-  if (!is_later(seq, state.seq)) return false;
-  if (is_done_by_all(state, seq)) return true;
-  // Free without acknowledgements if the deadline passed before all had arrived: absent members may
-  // never acknowledge. Members that had all arrived are inside the operation, and read the verdict.
-  const bool has_verdict = state.phase == Phase::kFailed || state.phase == Phase::kOrphaned;
-  return has_verdict && state.has_timed_out() && !is_for_messages();
+bool Rendezvous::sleep_while(uint32_t seq, absl::Time deadline, const Op* check,
+                             absl::FunctionRef<bool(const State&)> waiting) {
+  const Record own = record(seq);
+  if (check == nullptr) return own.sleep_while(seq, deadline, waiting);
+  check_conflicts(*this, *check);
+  // In the test of all orders a wait without a deadline has no end in time.
+  const absl::Time is_long = kStepped ? deadline : steady_now() + kLongWait;
+  if (own.sleep_while(seq, std::min(deadline, is_long), waiting)) return true;
+  if (deadline <= is_long) return false;
+  link_->note_long_wait();
+  return own.sleep_while(seq, deadline, waiting);
 }
 
 bool Rendezvous::all_have_passed_before(uint32_t seq) const {
@@ -115,7 +114,7 @@ bool Rendezvous::all_left(uint32_t met, uint32_t seq) const {
 }
 
 void Rendezvous::fetch_lines(uint32_t seq, int member) const {
-  fetch_to_write(&record(seq).state);
+  fetch_to_write(&memory(seq).state);
   fetch_to_write(&entry(seq, member));
 }
 
@@ -142,33 +141,14 @@ bool Rendezvous::is_next(uint32_t seq) const {
   return state.seq == seq_before(seq, num_records()) && is_free(state, seq);
 }
 
-// The entry's number and place are written before the member is counted in the state, so that a
-// settler that reads the count can tell which members it counts (arrivals()).
 Status Rendezvous::arrive(const Op& op) {
-  OpRecord& op_record = record(op.seq);
   MemberEntry& own = entry(op.seq, op.member);
   if (own.seq.load(std::memory_order_relaxed) == op.seq) return absl::OkStatus();
+  // Also before the member is counted, as its place is.
   own.place.store(MemberEntry::kNoPlace, std::memory_order_relaxed);
   own.seq.store(op.seq, std::memory_order_release);
-  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
-  while (true) {
-    State state = State::unpack(word);
-    if (state.seq != op.seq) {
-      const bool is_over = !state.is_unused() && is_later(state.seq, op.seq);
-      if (is_over) return is_too_late(own, op);
-      // The caller has seen the record free (wait_free()), and only this operation may use it.
-      state = {.seq = op.seq};
-    }
-    if (state.phase != Phase::kOpen) return is_too_late(own, op);
-    ++state.arrived;
-    own.place.store(static_cast<uint16_t>(state.arrived), std::memory_order_relaxed);
-    const bool last = state.arrived == members_.size();
-    if (last) state.phase = op.signature.inlined ? Phase::kMet : Phase::kRunning;
-    if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
-      if (last) wake(op_record, Ring::kReceiver);
-      return absl::OkStatus();
-    }
-  }
+  const bool has_arrived = record(op.seq).arrive(op.seq, op.signature.inlined, own);
+  return has_arrived ? absl::OkStatus() : verdict(op.seq, &op);
 }
 
 Status Rendezvous::wait_arrived(const Op& op) {
@@ -192,18 +172,8 @@ bool Rendezvous::wait_all_arrived(uint32_t seq, absl::Time deadline,
 }
 
 Status Rendezvous::finish(uint32_t seq, int num_members, Then then, const Op* op) {
-  OpRecord& op_record = record(seq);
-  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
-  while (true) {
-    State state = State::unpack(word);
-    if (state.seq != seq || state.phase != Phase::kRunning) return verdict(seq, op);
-    state.finished += num_members;
-    if (then == Then::kLeave) ++state.gone;
-    if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
-      if (state.finished == members_.size()) wake(op_record, Ring::kSender);
-      return absl::OkStatus();
-    }
-  }
+  const bool is_counted = record(seq).finish(seq, num_members, then);
+  return is_counted ? absl::OkStatus() : verdict(seq, op);
 }
 
 Status Rendezvous::wait_finished(const Op& op, From from) {
@@ -222,23 +192,25 @@ Status Rendezvous::wait_finished(const Op& op, From from) {
 
 bool Rendezvous::wait_left(uint32_t seq, absl::Time deadline, const std::atomic<bool>& has_news) {
   wait_while(seq, deadline, nullptr, [&](const State& state) {
-    return is_under_way(state) && !has_news.load(std::memory_order_seq_cst);
+    return record(seq).is_under_way(state) && !has_news.load(std::memory_order_seq_cst);
   });
   return is_finished(seq);
 }
 
 bool Rendezvous::is_finished(uint32_t seq) const {
   const State state = load(seq);
-  return state.seq != seq || !is_under_way(state);
+  return state.seq != seq || !record(seq).is_under_way(state);
 }
 
-bool Rendezvous::has_result(uint32_t seq) { return is_finished(seq) && !is_being_settled(seq); }
+bool Rendezvous::has_result(uint32_t seq) const {
+  return is_finished(seq) && !is_being_settled(seq);
+}
 
 bool Rendezvous::all_are_done_with(uint32_t seq) const {
   const State state = load(seq);
   // A record is reused only when all that have arrived have acknowledged the verdict.
   if (is_later(state.seq, seq)) return true;
-  if (state.seq == seq && state.is_settled() && is_acknowledged(state)) return true;
+  if (state.seq == seq && state.is_settled() && record(seq).is_acknowledged(state)) return true;
   for (int m = 0; m < size(); ++m) {
     // Pairs with leave().
     const uint32_t left = progress_[m].left.load(std::memory_order_acquire);

@@ -38,7 +38,7 @@
 #include "collectives/host/control.h"
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
-#include "collectives/host/member_texts.h"
+#include "collectives/host/record.h"
 #include "collectives/label.h"
 
 namespace tessera::host {
@@ -90,7 +90,7 @@ class Rendezvous {
   void set_next_seq(int member, uint32_t seq) { progress_[member].next_seq = seq; }
   uint32_t num_records() const { return last_record_ + 1; }
   MemberEntry& entry(uint32_t seq, int member) const {
-    auto* const start = reinterpret_cast<std::byte*>(&record(seq));
+    auto* const start = reinterpret_cast<std::byte*>(&memory(seq));
     return *reinterpret_cast<MemberEntry*>(start + entries_offset_ + member * entry_stride_);
   }
 
@@ -152,13 +152,10 @@ class Rendezvous {
   bool has_left(uint32_t seq, int member) const {
     return !is_later(seq, progress_[member].left.load(std::memory_order_acquire));
   }
-  // Counts this many members' parts as done. With kLeave the member gets OK whatever the others do:
-  // it reads no verdict of a later failure, and does not acknowledge one.
-  enum class Then { kWait, kLeave };
+  // Counts this many members' parts as done.
+  using Then = Record::Then;
   Status finish(uint32_t seq, int num_members, Then then = Then::kWait, const Op* op = nullptr);
-  // The phases that a verdict may end. kRunning is allowed only where members may give up while
-  // others still access their memory.
-  enum class From { kOpen, kRunning };
+  using From = Record::From;
   // Waits until all have finished. At the deadline it gives up, if `from` allows it by then.
   Status wait_finished(const Op& op, From from);
 
@@ -167,7 +164,7 @@ class Rendezvous {
   bool wait_left(uint32_t seq, absl::Time deadline) { return wait_left(seq, deadline, never()); }
   bool wait_left(uint32_t seq, absl::Time deadline, const std::atomic<bool>& has_news);
   // Wakes the members that sleep in the operation, which look at their `has_news`.
-  void nudge(uint32_t seq) { wake(record(seq)); }
+  void nudge(uint32_t seq) { record(seq).wake(); }
 
   // Prefetches for writing the lines that the member is about to write. A read first would fetch
   // them twice: shared, then exclusive.
@@ -179,7 +176,7 @@ class Rendezvous {
   }
   bool is_finished(uint32_t seq) const;
   // Whether it is finished, or its verdict can be read without waiting for the client that settles.
-  bool has_result(uint32_t seq);
+  bool has_result(uint32_t seq) const;
   // Makes `error` the verdict, unless there is one or the operation is in a later phase than `from`
   // allows. Returns the verdict, OK where the operation goes on. Where the record is not free for
   // `seq` yet it returns `error` and does nothing else. `op`: its deadlines bound the wait for
@@ -211,9 +208,7 @@ class Rendezvous {
   bool is_missing(uint32_t seq, int member) const {
     return entry(seq, member).seq.load(std::memory_order_acquire) != seq;
   }
-  State load(uint32_t seq) const {
-    return State::unpack(record(seq).state.load(std::memory_order_seq_cst));
-  }
+  State load(uint32_t seq) const { return record(seq).load(); }
 
   // The operation that a member whose next one would be `seq` must do next. Operations that timed
   // out without it, and that were other calls than this one, are skipped. A member that is left
@@ -240,22 +235,17 @@ class Rendezvous {
   }
   // Member 0 sends, member 1 receives.
   bool is_for_messages() const { return !bells_.empty(); }
-  OpRecord& record(uint32_t seq) const {
+  OpRecord& memory(uint32_t seq) const {
     return *reinterpret_cast<OpRecord*>(records_ + (seq & last_record_) * record_stride_);
   }
-  // Whether the operation that `state` describes still waits for members to finish.
-  bool is_under_way(const State& state) const {
-    return state.phase <= Phase::kRunning && state.finished < members_.size();
+  Record record(uint32_t seq) const { return Record(memory(seq), members_.size(), bells_); }
+  // As the functions of Record.
+  bool is_done_by_all(const State& state, uint32_t seq) const {
+    return record(seq).is_done_by_all(state, [&](uint32_t met) { return all_left(met, seq); });
   }
-  // Whether all members have acknowledged the verdict of the operation that `state` describes.
-  bool is_acknowledged(const State& state) const;
-  // Whether all members are done with the operation that `state` describes, which is earlier than
-  // `seq`: they have finished it, have left it, or have read its verdict.
-  bool is_done_by_all(const State& state, uint32_t seq) const;
-  // The acknowledgements that an operation has when it is settled.
-  uint32_t acknowledged_from(uint32_t seq, const State& before, VerdictKind kind) const;
-  // Whether the record in `state` may be reused for `seq`.
-  bool is_free(const State& state, uint32_t seq) const;
+  bool is_free(const State& state, uint32_t seq) const {
+    return record(seq).is_free(state, seq, [&](uint32_t met) { return all_left(met, seq); });
+  }
   // settle() with an error that is built when it has become the verdict, or cannot become one, from
   // the state that it ends.
   Status settle_with(uint32_t seq, VerdictKind kind, From from, const Op* op,
@@ -267,18 +257,15 @@ class Rendezvous {
   // Waits until what is being settled is settled. Orphans it where the settler is lost. Returns how
   // long it has waited in vain, zero where it is settled.
   absl::Duration wait_settled(uint32_t seq, const Op* op);
-  // Whether the operation is being settled by a client that is not lost. Orphans it otherwise.
-  bool is_being_settled(uint32_t seq);
-  bool is_lost(uint32_t settler) const;
-  // The verdict of an operation that has ended before the member was counted.
-  Status is_too_late(MemberEntry& own, const Op& op);
+  // As Record::is_being_settled().
+  bool is_being_settled(uint32_t seq) const;
   // Whether all members have left the operation `met`, of phase kMet; `seq` is a later one.
   bool all_left(uint32_t met, uint32_t seq) const;
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
   template <class Waiting>
   bool wait_while(uint32_t seq, absl::Time deadline, const Op* check, Waiting waiting) {
     const auto is_over = [&] {
-      const State state = State::unpack(record(seq).state.load(std::memory_order_acquire));
+      const State state = record(seq).load(std::memory_order_acquire);
       return state.seq != seq || !waiting(state);
     };
     // In the test of all orders a look at the word is a step, and a spin would be many.
@@ -293,10 +280,6 @@ class Rendezvous {
   // waited for until shortly after the deadline of `op`, and not for ever; then DeadlineExceeded
   // names it.
   Status verdict(uint32_t seq, const Op* op = nullptr);
-  // The members of a message whose bells are rung.
-  enum class Ring { kSender, kReceiver, kBoth };
-  // Wakes the threads that wait for a change of the record.
-  void wake(OpRecord& record, Ring ring = Ring::kBoth) const;
   Status settle_mismatch(const Op& op);
   // Whether there is a handle to give back: moves with it.
   struct Held {

@@ -29,26 +29,12 @@ constexpr absl::Duration kSettlerCheckInterval = absl::Milliseconds(5);
 
 }  // namespace
 
-uint32_t Rendezvous::acknowledged_from(uint32_t seq, const State& before, VerdictKind kind) const {
-  if (!is_for_messages()) return before.gone;
-  uint32_t absent = 0;
-  for (int m = 0; m < size(); ++m) absent |= is_missing(seq, m) ? 1u << m : 0;
-  return kind == VerdictKind::kTimedOut && before.phase == Phase::kOpen ? absent : 0;
-}
-
-bool Rendezvous::is_being_settled(uint32_t seq) {
-  OpRecord& op_record = record(seq);
-  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
-  while (true) {
-    State state = State::unpack(word);
-    if (state.seq != seq || state.phase != Phase::kSettling) return false;
-    if (!is_lost(state.settler)) return true;
-    state.phase = Phase::kOrphaned;
-    if (op_record.state.compare_exchange_strong(word, state.pack(), std::memory_order_seq_cst)) {
-      wake(op_record);
-      return false;
-    }
-  }
+bool Rendezvous::is_being_settled(uint32_t seq) const {
+  return record(seq).is_being_settled(seq, [this](uint32_t settler) {
+    const int client = static_cast<int>(settler) - 1;
+    if (client < 0 || client >= link_->num_clients()) return true;
+    return client != link_->client_id() && link_->is_dead(client);
+  });
 }
 
 absl::Duration Rendezvous::wait_settled(uint32_t seq, const Op* op) {
@@ -69,14 +55,7 @@ absl::Duration Rendezvous::wait_settled(uint32_t seq, const Op* op) {
   return absl::ZeroDuration();
 }
 
-bool Rendezvous::is_lost(uint32_t settler) const {
-  const int client = static_cast<int>(settler) - 1;
-  if (client < 0 || client >= link_->num_clients()) return true;
-  return client != link_->client_id() && link_->is_dead(client);
-}
-
 Status Rendezvous::verdict(uint32_t seq, const Op* op) {
-  OpRecord& op_record = record(seq);
   const absl::Duration waited = wait_settled(seq, op);
   const State state = load(seq);
   if (state.seq != seq || !state.is_settled()) {
@@ -97,19 +76,10 @@ Status Rendezvous::verdict(uint32_t seq, const Op* op) {
                                                     settler(), " has not said why in ",
                                                     format_duration(waited)));
   }
-  const auto code = static_cast<absl::StatusCode>(op_record.verdict_code.load());
-  std::string text(std::min<uint32_t>(op_record.verdict_bytes.load(), block_->verdict_bytes), '\0');
+  const Status read = record(seq).read_verdict(block_->verdict_bytes);
   // After a timeout the record does not wait for this member, and may be reused meanwhile.
-  for (size_t i = 0; i < text.size(); ++i) {
-    text[i] = std::atomic_ref(op_record.verdict[i]).load(std::memory_order_acquire);
-  }
   if (load(seq).seq != seq) return verdict(seq, op);
-  return Status(code, text);
-}
-
-Status Rendezvous::is_too_late(MemberEntry& own, const Op& op) {
-  own.place.store(MemberEntry::kNoPlace, std::memory_order_relaxed);
-  return verdict(op.seq, &op);
+  return read;
 }
 
 Status Rendezvous::settle(uint32_t seq, VerdictKind kind, From from, const Status& error,
@@ -127,71 +97,32 @@ Status Rendezvous::settle_with(uint32_t seq, VerdictKind kind, From from, const 
   return settled.has_value() ? *settled : verdict(seq, op);
 }
 
-// Two steps. First a compare-and-swap to kSettling decides which settler wins, and freezes the
-// arrivals. Then the winner writes the text and changes the phase to kFailed. A winner that dies in
-// between leaves the record to is_being_settled(), which changes it to kOrphaned.
+// Two steps. First the claim decides which settler wins, and freezes the arrivals. Then the winner
+// writes the text. A winner that dies in between leaves the record to is_being_settled().
 std::optional<Status> Rendezvous::try_settle(
     uint32_t seq, VerdictKind kind, From from,
     absl::FunctionRef<Status(const State& before)> make_error) {
-  OpRecord& op_record = record(seq);
-  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
-  State before;
-  while (true) {
-    before = State::unpack(word);
-    if (before.seq != seq) {
-      if (!before.is_unused() && is_later(before.seq, seq)) return std::nullopt;
-      if (!is_free(before, seq)) return make_error({.seq = seq});
-      before = {.seq = seq};
-    }
-    // A member that died between a change of the state and the wake-up left others asleep: they are
-    // woken here, since its death makes another member settle.
-    if (before.is_settled()) {
-      wake(op_record);
-      return std::nullopt;
-    }
-    const bool after_arrival = before.phase != Phase::kOpen;
-    const bool is_over = before.finished == members_.size() ||
-                         (before.phase == Phase::kMet && kind != VerdictKind::kMismatch);
-    if (after_arrival && (from == From::kOpen || is_over)) {
-      wake(op_record);
-      return absl::OkStatus();
-    }
-    // Built inside the loop: the entries of the members counted in `before` are visible.
-    const State settling = {.seq = seq,
-                            .finished = acknowledged_from(seq, before, kind),
-                            .phase = Phase::kSettling,
-                            .kind = kind,
-                            .after_arrival = after_arrival,
-                            .settler = static_cast<uint32_t>(link_->client_id()) + 1};
-    const uint64_t next = settling.pack();
-    if (op_record.state.compare_exchange_weak(word, next, std::memory_order_seq_cst)) {
-      word = next;
-      break;
-    }
-  }
+  const Record own = record(seq);
+  const auto absent = [&] {
+    uint32_t bits = 0;
+    for (int m = 0; m < size(); ++m) bits |= is_missing(seq, m) ? 1u << m : 0;
+    return bits;
+  };
+  const Record::Claim claim = own.claim(
+      seq, kind, from, link_->client_id(), [&](uint32_t met) { return all_left(met, seq); },
+      absent);
+  if (claim.result == Record::Claim::kNotFree) return make_error(claim.before);
+  if (claim.result == Record::Claim::kGoesOn) return absl::OkStatus();
+  if (claim.result == Record::Claim::kSettled) return std::nullopt;
   // From here on no member arrives, and the entries do not change until the verdict is read.
-  const Status error = make_error(before);
+  const Status error = make_error(claim.before);
   std::string message(error.message());
   const size_t most = block_->verdict_bytes;
   if (message.size() > most) message.replace(most - 3, message.npos, "...");
-  op_record.verdict_code = static_cast<int32_t>(error.code());
-  op_record.verdict_bytes = static_cast<uint32_t>(message.size());
-  for (size_t i = 0; i < message.size(); ++i) {
-    std::atomic_ref(op_record.verdict[i]).store(message[i], std::memory_order_release);
-  }
-  while (true) {
-    State settled = State::unpack(word);
-    // Another client may have declared this one lost meanwhile, and orphaned the record.
-    if (settled.seq != seq || settled.phase != Phase::kSettling) return std::nullopt;
-    settled.phase = Phase::kFailed;
-    // The exchange fails if a member has acknowledged meanwhile; then it is repeated.
-    if (op_record.state.compare_exchange_weak(word, settled.pack(), std::memory_order_seq_cst)) {
-      break;
-    }
-  }
-  wake(op_record);
+  const Status verdict(error.code(), message);
   // Not read back from the record, which may be reused at once after a timeout.
-  return Status(error.code(), message);
+  if (!own.settle(seq, verdict)) return std::nullopt;
+  return verdict;
 }
 
 void Rendezvous::settle_arrived(int member, uint32_t done, From from, const Status& error) {
@@ -211,23 +142,7 @@ Status Rendezvous::settle_timed_out(const Op& op, From from) {
                      [&](const State& before) { return describe_missing(*this, op, before); });
 }
 
-void Rendezvous::acknowledge(uint32_t seq, int member) {
-  OpRecord& op_record = record(seq);
-  uint64_t word = op_record.state.load(std::memory_order_seq_cst);
-  while (true) {
-    State state = State::unpack(word);
-    if (state.seq != seq || !state.is_settled()) return;
-    if (is_for_messages()) {
-      state.finished |= 1u << member;
-    } else {
-      ++state.finished;
-    }
-    if (op_record.state.compare_exchange_weak(word, state.pack(), std::memory_order_seq_cst)) {
-      if (is_acknowledged(state)) wake(op_record);
-      return;
-    }
-  }
-}
+void Rendezvous::acknowledge(uint32_t seq, int member) { record(seq).acknowledge(seq, member); }
 
 bool Rendezvous::failed_on_the_move(uint32_t seq) const {
   const State state = load(seq);

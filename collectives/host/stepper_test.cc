@@ -45,6 +45,7 @@
 #include "collectives/host/control.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
+#include "collectives/host/record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/testing/group_access.h"
 #include "device/buffer.h"
@@ -80,6 +81,118 @@ int with_more(int most_preemptions) {
 Stepper::Options bounded(int most_preemptions) {
   return {.most_preemptions = with_more(most_preemptions), .most_runs = most_runs(1'000'000)};
 }
+
+constexpr absl::Time kNever = absl::InfiniteFuture();
+constexpr absl::Time kSome = absl::UnixEpoch();  // passes when the stepper says so
+
+// One record in plain memory, without clients and groups: members that arrive and finish, a settler
+// that ends what they do at any time, and its death.
+class RecordSteps : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kSeq = 1;
+  static constexpr uint32_t kNext = 5;  // the operation that has the record next
+
+  RecordSteps() { stepper_.map(&shared_, sizeof(shared_), 0); }
+
+  void explore(Stepper::Options options, size_t num_members, bool dies) {
+    num_members_ = num_members;
+    for (const bool is_inlined : {false, true}) {
+      for (const auto& [kind, from] : {std::pair(VerdictKind::kTimedOut, Record::From::kOpen),
+                                       std::pair(VerdictKind::kError, Record::From::kRunning)}) {
+        const Stepper::Result result = stepper_.explore(
+            options,
+            [&, kind = kind, from = from] {
+              std::memset(static_cast<void*>(&shared_), 0, sizeof(shared_));
+              ended_.clear();
+              for (size_t m = 0; m < num_members; ++m) {
+                stepper_.add(absl::StrCat(m),
+                             [this, m, is_inlined] { ended_[m] = call(m, is_inlined); });
+              }
+              const int settler = stepper_.add("settler", [this, kind, from] {
+                if (claim(kind, from)) record().settle(kSeq, error());
+              });
+              if (dies) add_death(settler);
+            },
+            [&] { return check(is_inlined); });
+        EXPECT_EQ(result.failure, "");
+        EXPECT_TRUE(result.complete);
+        std::cout << result.num_runs << " runs, " << result.num_states << " states\n";
+      }
+    }
+  }
+
+ private:
+  struct Shared {
+    OpRecord record;
+    MemberEntry entries[kMembers];
+    SharedWord<uint32_t> lost;
+  };
+
+  static Status error() { return absl::UnavailableError("ended"); }
+  Record record() { return Record(shared_.record, num_members_, {}); }
+  bool claim(VerdictKind kind, Record::From from) {
+    return record()
+               .claim(
+                   kSeq, kind, from, /*client=*/0, [](uint32_t) { return true; }, [] { return 0u; })
+               .result == Record::Claim::kMine;
+  }
+  Status call(size_t member, bool is_inlined) {
+    const Record own = record();
+    if (!own.arrive(kSeq, is_inlined, shared_.entries[member])) return verdict(member);
+    own.sleep_while(kSeq, kNever, [](const State& state) { return state.phase == Phase::kOpen; });
+    if (is_inlined && own.load().phase == Phase::kMet) return absl::OkStatus();
+    if (!own.finish(kSeq, 1, Record::Then::kWait)) return verdict(member);
+    own.sleep_while(kSeq, kNever, [&](const State& state) { return own.is_under_way(state); });
+    return own.load().is_settled() ? verdict(member) : absl::OkStatus();
+  }
+  Status verdict(size_t member) {
+    const Record own = record();
+    while (own.is_being_settled(kSeq, [this](uint32_t) { return shared_.lost.load() != 0; })) {
+      own.sleep_while(kSeq, kSome,
+                      [](const State& state) { return state.phase == Phase::kSettling; });
+    }
+    const bool is_orphaned = own.load().phase == Phase::kOrphaned;
+    const Status read =
+        is_orphaned ? absl::AbortedError("orphaned") : own.read_verdict(kVerdictBytes);
+    own.acknowledge(kSeq, static_cast<int>(member));
+    return read;
+  }
+  // Others learn of the death, and settle what they have arrived at: that wakes the waiters.
+  void add_death(int settler) {
+    stepper_.add(
+        "death",
+        [this, settler] {
+          step();
+          stepper_.kill(settler);
+          shared_.lost.store(1);
+          if (claim(VerdictKind::kError, Record::From::kRunning)) record().settle(kSeq, error());
+        },
+        Stepper::Cost::kFree);
+  }
+  std::string check(bool is_inlined) {
+    const State end = record().load();
+    for (const auto& [member, status] : ended_) {
+      if (status != ended_.at(0)) return absl::StrCat(member, ": ", status.ToString());
+      const bool is_known = status.ok() || status == error() || absl::IsAborted(status);
+      if (!is_known) return status.ToString();
+    }
+    if (ended_.at(0).ok() == end.is_settled()) return "the record says something else";
+    if (is_inlined && ended_.at(0).ok() && end.phase != Phase::kMet) return "it has not met";
+    const bool is_free = record().is_free(end, kNext, [](uint32_t) { return true; });
+    return is_free ? "" : "the record is not free";
+  }
+
+  Shared shared_ = {};
+  size_t num_members_ = 0;
+  std::map<size_t, Status> ended_;
+  Stepper stepper_;
+};
+
+TEST_F(RecordSteps, TwoMembersAndASettler) { explore(bounded(3), 2, /*dies=*/false); }
+
+TEST_F(RecordSteps, ThreeMembersAndASettler) { explore(bounded(2), 3, /*dies=*/false); }
+
+TEST_F(RecordSteps, ASettlerThatDies) { explore(bounded(1), 2, /*dies=*/true); }
 
 // The members of one group, each of a client of its own, and what they share beside the records.
 class RendezvousSteps : public ::testing::Test {
@@ -360,9 +473,6 @@ class RendezvousSteps : public ::testing::Test {
   std::string wrong_;
   Stepper stepper_;
 };
-
-constexpr absl::Time kNever = absl::InfiniteFuture();
-constexpr absl::Time kSome = absl::UnixEpoch();  // passes when the stepper says so
 
 // Complete: some 160,000 states.
 TEST_F(RendezvousSteps, TwoMembersMeetInAllOrders) {
