@@ -83,6 +83,8 @@
 #include "collectives/network/letters.h"
 #include "collectives/network/long_waits.h"
 #include "collectives/network/network.h"
+#include "collectives/network/span_exchange.h"
+#include "collectives/network/transfers.h"
 #include "collectives/network/verdicts.h"
 #include "collectives/network/wants.h"
 #include "device/cpu/arena.h"
@@ -110,12 +112,7 @@ class SpanRun final : public host::JointRun {
   bool has_looked = false;
   absl::Time next_ping = absl::InfinitePast();
   uint64_t num_breaks = 0;  // of connections, when it began (Links)
-  // Guarded by SpanRuns::mutex_: sends and receives under way, whether any has failed, and the
-  // first error that is not of a broken connection.
-  int num_under_way = 0;
-  bool has_failed_transfers = false;
-  std::map<int, int> awaited;  // receives under way, by client
-  Status transfer_error;
+  Transfers transfers;      // guarded by SpanRuns::mutex_
   // Guarded by SpanRuns::mutex_: from when to when a waiter has waited in vain.
   struct Waited {
     absl::Time called;
@@ -229,33 +226,14 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   // The error of the arrived members: an error that a member brings, or a disagreement.
   Status compare_entries(const SpanRun& run);
   Status move(SpanRun& run, Status& own_error);
-  // One of the two steps, as one member does it.
-  struct Step {
-    bool of_sums = false;
-    absl::Span<const Want> wants = {};
-    absl::Span<std::byte* const> fetched = {};  // where the box of each want goes
-    const std::byte* held = nullptr;            // what the member serves from
-    const Members* summed = nullptr;            // it serves sums of its host, of their inputs
-    std::optional<int> num_askers = {};         // nothing: all members on other hosts ask
-  };
   // Waits for the wants of a step and serves the others.
-  Status exchange(SpanRun& run, const Step& step);
-  void ask(SpanRun& run, const Step& step);
-  Status serve(SpanRun& run, const Step& step, const Asked& asked);
-  // Sends a box of rank 1, added block by block.
-  Status serve_sum(SpanRun& run, const Members& members, int client, const Request::Part& part);
-  void send_block(SpanRun& run, int client, Tag tag, absl::Span<const std::byte> block);
-  // A letter, a block that is sent to a client, or a block that a client sends.
-  enum class Transfer { kLetter, kSend, kReceive };
-  Engine::Done end_of(Transfer transfer, SpanRun& run, int client);
+  Status exchange(SpanRun& run, const SpanExchange::Step& step);
+  // A transfer begins; what is to be called at its end.
+  Engine::Done begin_transfer(Transfers::Kind kind, SpanRun& run, int client);
   // For devices whose memory is not the host's.
   Status move_on_device(SpanRun& run, const Members& members, Status& own_error);
   Status pull(SpanRun& run, Members members, Status& own_error);
   Status reduce(SpanRun& run, const Members& members, Status& own_error);
-  void reduce_inlined(const SpanRun& run, const Members& members);
-  // Adds the terms of the members here and what was fetched for those elsewhere.
-  void add(const Collective& collective, const Members& members,
-           absl::Span<std::byte* const> fetched, absl::Span<std::byte* const> outs);
   Status fetch_sums(SpanRun& run, const Members& members, const std::byte* own_sum);
   StatusOr<std::byte*> stage(SpanRun& run, const Box& box);
   // Blocks until `is_ready`, which is called under mutex_, by other threads too, and changes

@@ -3,6 +3,7 @@
 // What reports of long waits say of a run of a group that spans hosts.
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -24,8 +25,9 @@ GroupWait SpanRuns::awaited_in(uint32_t seq) {
   if (!wait.all_arrived) return wait;
   for (const auto& [_, waiting] : waiting_) {
     if (waiting.run->op.seq != seq) continue;
+    const std::map<int, int>& senders = waiting.run->transfers.awaited();
     for (int m = 0; m < num_members(); ++m) {
-      if (waiting.run->awaited.count(all_members()[m].client_id) > 0) wait.awaited[m] = true;
+      if (senders.count(all_members()[m].client_id) > 0) wait.awaited[m] = true;
     }
   }
   return wait;

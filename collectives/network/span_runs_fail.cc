@@ -60,7 +60,7 @@ Status SpanRuns::check(SpanRun& run) {
     waited = run.waited;
     run.is_waited_new = false;
     ending = std::exchange(run.ending, std::nullopt);
-    transfer_error = run.transfer_error;
+    transfer_error = run.transfers.error();
   }
   if (ending.has_value()) return end_in_circle(run, *ending);
   if (const std::optional<Status> failed = failure(run)) return *failed;
@@ -87,7 +87,7 @@ std::vector<int> SpanRuns::awaited_clients(const SpanRun& run) {
     if (places_.is_here(m) || board.entries.count(m) > 0) continue;
     clients.insert(all_members()[m].client_id);
   }
-  for (const auto& [client, _] : run.awaited) clients.insert(client);
+  for (const auto& [client, _] : run.transfers.awaited()) clients.insert(client);
   return clients.empty() ? others_ : std::vector<int>(clients.begin(), clients.end());
 }
 
@@ -118,7 +118,7 @@ Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadli
   std::string awaited;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [client, _] : run.awaited) {
+    for (const auto& [client, _] : run.transfers.awaited()) {
       absl::StrAppend(&awaited, awaited.empty() ? "" : ", ", link.member(client).to_string());
     }
   }
@@ -258,7 +258,7 @@ Status SpanRuns::end_at_deadline(SpanRun& run, absl::Time start, absl::Time dead
   if (!was_open) {
     std::unique_lock<std::mutex> lock(mutex_);
     // A member of this host that waits for bytes has more to say.
-    if (run.awaited.empty()) {
+    if (run.transfers.awaited().empty()) {
       const Board& board = boards_.at(run.op.seq);
       wait_for(lock, kAnswerLimit, [&] { return board.verdict.has_value(); });
     }

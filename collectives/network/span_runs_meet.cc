@@ -157,7 +157,7 @@ Status SpanRuns::wait_for_entries(SpanRun& run) {
     // Also for its own letters: a client that has its result may exit. Members that have arrived
     // may disagree while another one is still missing.
     TESSERA_RETURN_IF_ERROR(wait(run, [&](Board& board) {
-      if (run.num_under_way > 0 || run.has_failed_transfers) return false;
+      if (!run.transfers.are_done()) return false;
       all_came = board.entries.size() == num_far;
       return all_came || (!is_compared && (board.has_differences || run.differs_here));
     }));
@@ -215,11 +215,10 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
   append(inlined.data(), inlined.size(), letter.body);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    run.num_under_way += static_cast<int>(others_.size());
     boards_.at(run.op.seq).note_call(run.op.signature);
   }
   for (const int client : others_) {
-    network_->letters.send(client, letter, end_of(Transfer::kLetter, run, client));
+    network_->letters.send(client, letter, begin_transfer(Transfers::kLetter, run, client));
   }
 }
 
@@ -284,7 +283,7 @@ absl::Time SpanRuns::next_check(const SpanRun& run) {
   const absl::Time now = steady_now();
   if (checker_ == nullptr) checker_ = &run;
   // A member that waits for bytes asks their senders whether they are there.
-  const bool is_often = checker_ == &run || !run.awaited.empty();
+  const bool is_often = checker_ == &run || !run.transfers.awaited().empty();
   absl::Time deadline = run.op.deadline;
   if (run.waited.has_value()) deadline = std::min(deadline, run.waited->deadline);
   if (deadline <= now) return now + kLateCheckInterval;
@@ -299,7 +298,7 @@ Status SpanRuns::wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready) {
       std::unique_lock<std::mutex> lock(mutex_);
       Board& board = boards_.at(run.op.seq);
       const auto has_failed = [&] {
-        return board.verdict.has_value() || !run.transfer_error.ok() || run.ending.has_value();
+        return board.verdict.has_value() || !run.transfers.error().ok() || run.ending.has_value();
       };
       const absl::Duration limit = next_check(run) - steady_now();
       wait_for(lock, limit, [&] { return has_failed() || run.is_waited_new || is_ready(board); });
