@@ -71,8 +71,7 @@ WaitsReport LongWaits::take(const CircleStep& step) {
       end(step);
       return {.circle = step.number, .is_done = true};
     case CircleStep::kRelease:
-      site_.await_verdict(step.circle.back());
-      site_.release(step.circle[0]);
+      site_.release(step.circle);
       return {};
     case CircleStep::kNone:
       return {};

@@ -232,10 +232,14 @@ void Network::end(const DeviceWait& wait, const std::vector<DeviceWait>& circle,
   if (next != nullptr) next();
 }
 
-void Network::release(const DeviceWait& wait) {
+void Network::release(const std::vector<DeviceWait>& circle) {
+  const DeviceWait& first = circle[0];
+  const GroupMember* const device = find_device(first.device);
+  if (device == nullptr || !is_own(*device)) return;
+  await_verdict(circle.back());
   std::lock_guard<std::mutex> lock(groups_mutex_);
-  const auto group = groups_.find(wait.run.group);
-  if (group != groups_.end()) group->second->release(wait);
+  const auto group = groups_.find(first.run.group);
+  if (group != groups_.end()) group->second->release(first);
 }
 
 bool Network::is_lost(int client) { return link_ != nullptr && !link_->client_status(client).ok(); }

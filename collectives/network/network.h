@@ -54,8 +54,8 @@ class WaitingGroup {
   virtual bool has_arrived(int device, uint32_t seq) = 0;
   // Whether the group on this host is that of the members of this group which are here.
   virtual bool has_part(const host::Rendezvous& on_host) const = 0;
-  // As the functions of LongWaits::Site. Takes `next` where the device waits in the run: it is
-  // called when the run has its verdict.
+  // Takes `next` where the device waits in the run, and calls it when the run has its verdict.
+  // `is_held`: the device begins nothing else until release(), for a second at most.
   virtual void end(const DeviceWait& wait, const Status& error, bool is_held,
                    std::function<void()>& next) = 0;
   virtual void release(const DeviceWait& wait) = 0;
@@ -115,7 +115,7 @@ class Network final : private LongWaits::Site, private Links::Site {
   void await_verdict(const DeviceWait& ended) override;
   void end(const DeviceWait& wait, const std::vector<DeviceWait>& circle, bool is_held,
            std::function<void()> next) override;
-  void release(const DeviceWait& wait) override;
+  void release(const std::vector<DeviceWait>& circle) override;
   bool is_lost(int client) override;
   void connection_broke(int client) override;
   void reopen_letters(int client) override { letters.open(client); }
