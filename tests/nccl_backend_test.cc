@@ -32,7 +32,6 @@ struct BackendCase {
   Backend backend;
   bool nccl_adds;
   const char* name;
-  bool registers = false;
 };
 void PrintTo(const BackendCase& c, std::ostream* out) { *out << c.name; }
 
@@ -76,27 +75,22 @@ TEST_P(NcclBackendTest, SaysWhoAdds) {
       const int num_calls = nccl->num_calls(function);
       TESSERA_REQUIRE(num_calls == (GetParam().nccl_adds ? 4 : 0), function, ": ", num_calls);
     }
-    // NCCL uses the memory of tensors directly where it is asked to.
-    TESSERA_REQUIRE((nccl->num_registered_operations() > 0) == GetParam().registers);
     for (const std::vector<std::string>& misuses : {cuda->misuses(), nccl->misuses()}) {
       TESSERA_REQUIRE(misuses.empty(), misuses[0]);
     }
     return absl::OkStatus();
   };
-  if (GetParam().registers) setenv("TESSERA_NCCL_REGISTER", "1", /*overwrite=*/1);
   EXPECT_THAT(run_clients({.num_clients = 2,
                            .devices_per_client = 2,
                            .options = options,
                            .hooks = {.cuda = cuda, .nccl = nccl}},
                           body),
               IsOk());
-  unsetenv("TESSERA_NCCL_REGISTER");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, NcclBackendTest,
                          ::testing::Values(BackendCase{Backend::kAuto, false, "auto"},
-                                           BackendCase{Backend::kNccl, true, "nccl"},
-                                           BackendCase{Backend::kAuto, false, "registered", true}),
+                                           BackendCase{Backend::kNccl, true, "nccl"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

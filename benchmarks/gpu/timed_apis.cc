@@ -14,7 +14,6 @@ namespace {
 using cuda::EventHandle;
 using cuda::StreamHandle;
 using nccl::CommHandle;
-using nccl::RegisterHandle;
 using nccl::UniqueId;
 
 template <class Api>
@@ -126,15 +125,6 @@ class TimedNccl final : public TimedApi<nccl::Api> {
   }
   Status mem_free(std::byte* memory) override {
     return timed("mem_free", [&](nccl::Api& api) { return api.mem_free(memory); });
-  }
-  StatusOr<RegisterHandle> comm_register(CommHandle comm, std::byte* memory,
-                                         uint64_t size_bytes) override {
-    return timed("comm_register",
-                 [&](nccl::Api& api) { return api.comm_register(comm, memory, size_bytes); });
-  }
-  Status comm_deregister(CommHandle comm, RegisterHandle handle) override {
-    return timed("comm_deregister",
-                 [&](nccl::Api& api) { return api.comm_deregister(comm, handle); });
   }
   Status group_start() override {
     return timed("group_start", [&](nccl::Api& api) { return api.group_start(); });

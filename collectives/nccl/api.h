@@ -40,8 +40,6 @@ namespace tessera::nccl {
 
 // ncclComm_t and ncclUniqueId, without NCCL's header.
 using CommHandle = struct OpaqueComm*;
-// The handle that ncclCommRegister gives.
-using RegisterHandle = struct OpaqueRegistration*;
 using UniqueId = std::array<std::byte, 128>;
 using cuda::StreamHandle;
 
@@ -59,18 +57,11 @@ class Api {
   // ncclCommGetAsyncError.
   virtual StatusOr<bool> poll(CommHandle comm) = 0;
 
-  // Memory of the current GPU that communicators can register, aligned to 256 bytes; NCCL rounds
-  // sizes up to 2 MiB. ResourceExhausted where there is no more. ncclMemAlloc, ncclMemFree.
+  // Memory of the current GPU, aligned to 256 bytes, from an allocator that waits for no GPU
+  // (check_allocator()); NCCL rounds sizes up to 2 MiB. ResourceExhausted where there is no more.
+  // ncclMemAlloc, ncclMemFree.
   virtual StatusOr<std::byte*> mem_alloc(uint64_t size_bytes) = 0;
   virtual Status mem_free(std::byte* memory) = 0;
-  // Lets the communicator use these bytes of mem_alloc() directly, without buffers of its own,
-  // until they are deregistered or it is aborted; not freed before. Null where it will copy all the
-  // same. In one operation either all ranks have registered memory or none. Deregistered is what
-  // nothing in flight uses, before an orderly end. No communication. ncclCommRegister,
-  // ncclCommDeregister.
-  virtual StatusOr<RegisterHandle> comm_register(CommHandle comm, std::byte* memory,
-                                                 uint64_t size_bytes) = 0;
-  virtual Status comm_deregister(CommHandle comm, RegisterHandle handle) = 0;
 
   // Calls of this thread between the two are one operation. ncclGroupStart, ncclGroupEnd.
   virtual Status group_start() = 0;
@@ -85,8 +76,7 @@ class Api {
   // Equally many bytes of each rank; `from` may be its place in `to`. ncclAllGather.
   virtual Status all_gather(const std::byte* from, std::byte* to, uint64_t num_bytes,
                             CommHandle comm, StreamHandle stream) = 0;
-  // `from` counts at the root alone, where it may be `to`. Beside the root it is `to`, or other
-  // memory that is registered where `to` is: NCCL looks for both. ncclBroadcast.
+  // `from` counts at the root alone, where it may be `to`. ncclBroadcast.
   virtual Status broadcast(const std::byte* from, std::byte* to, uint64_t num_bytes, int root,
                            CommHandle comm, StreamHandle stream) = 0;
 
@@ -94,7 +84,7 @@ class Api {
   // on all ranks that get the same element. Any dtype but bool. avg, of floats alone, adds terms
   // that were multiplied by the rounded 1 / n. min and max ignore NaN, and may give either zero.
   //
-  // `from` may be `to`: on all ranks, or their memory is not registered. ncclAllReduce.
+  // `from` may be `to`. ncclAllReduce.
   virtual Status all_reduce(const std::byte* from, std::byte* to, uint64_t count, DType dtype,
                             ReduceOp op, CommHandle comm, StreamHandle stream) = 0;
   // `to` counts at the root alone, where it may be `from`. ncclReduce.

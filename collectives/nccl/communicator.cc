@@ -79,43 +79,6 @@ Status Communicator::issue(absl::FunctionRef<Status(CommHandle)> calls, absl::Ti
   return absl::OkStatus();
 }
 
-bool Communicator::register_memory() {
-  const std::shared_ptr<cuda::SlabPool>& pool = lane_.device->slabs();
-  std::lock_guard<std::mutex> lock(lane_.calls);
-  if (state_ != State::kInUse || !lane_.lost().ok()) return false;
-  may_register_ &= pool->has_source();
-  if (!may_register_) return false;
-  for (const cuda::Slab& slab : pool->slabs(registrations_.size())) {
-    const StatusOr<RegisterHandle> registered =
-        api_.comm_register(handle_, slab.begin, static_cast<uint64_t>(slab.size_bytes));
-    may_register_ = registered.ok() && *registered != nullptr;
-    if (!may_register_) return false;
-    pool_ = pool;
-    registrations_.push_back(*registered);
-  }
-  return true;
-}
-
-Status Communicator::stop_registering(absl::Time deadline) {
-  {
-    std::lock_guard<std::mutex> lock(lane_.calls);
-    may_register_ = false;
-    if (registrations_.empty()) return absl::OkStatus();
-  }
-  TESSERA_RETURN_IF_ERROR(lane_.device->queue().wait_done(deadline));
-  std::lock_guard<std::mutex> lock(lane_.calls);
-  if (state_ == State::kInUse) deregister_all();
-  return absl::OkStatus();
-}
-
-// Errors are ignored: the memory outlives the communicator in any case.
-void Communicator::deregister_all() {
-  for (const RegisterHandle registration : registrations_) {
-    api_.comm_deregister(handle_, registration).IgnoreError();
-  }
-  registrations_.clear();
-}
-
 Status Communicator::async_error() {
   std::unique_lock<std::mutex> lock(lane_.calls, std::try_to_lock);
   while (!lock.owns_lock()) {
@@ -161,7 +124,6 @@ Communicator::End Communicator::begin_end(absl::Time deadline) {
 Status Communicator::finalize() {
   std::lock_guard<std::mutex> lock(lane_.calls);
   if (state_ != State::kInUse) return absl::OkStatus();
-  deregister_all();
   state_ = State::kEnding;
   return api_.comm_finalize(handle_);
 }
@@ -176,7 +138,7 @@ StatusOr<bool> Communicator::poll() {
 // In State::kEnding no other thread looks at the handle.
 Communicator::Released Communicator::to_revoke() {
   const cuda::CudaQueue& queue = lane_.device->queue();
-  return {handle_, pool_, queue.api(), queue.gpu()};
+  return {handle_, queue.api(), queue.gpu()};
 }
 
 std::optional<Communicator::Released> Communicator::release(absl::Time deadline) {
@@ -184,9 +146,7 @@ std::optional<Communicator::Released> Communicator::release(absl::Time deadline)
   if (!lock.owns_lock()) return std::nullopt;
   const Released released = to_revoke();
   state_ = State::kReleased;
-  registrations_.clear();
   handle_ = nullptr;
-  pool_ = nullptr;
   return released;
 }
 

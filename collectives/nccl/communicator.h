@@ -8,16 +8,7 @@
 // generations.h has what the members agree on for a generation: that it is made, and its verdict,
 // which any of them may make, and which is the end for all, in the same words.
 //
-// Memory. Slabs of the device's pool that are of NCCL's allocator are registered with the
-// communicator, so that NCCL does not copy through buffers of its own. Invariants:
-//   1. a registered slab lives at least as long as the communicator, which keeps the pool for that,
-//      even where NCCL never ends it;
-//   2. an operation is given registered memory on all members or on none (NcclMover);
-//   3. memory is deregistered while the communicator is in use and the stream idle; the abort of a
-//      failed communicator deregisters by itself.
-//
-// Thread-safe, except init(), issue(), register_memory() and stop_registering(), which only the
-// issuing thread calls.
+// Thread-safe, except init() and issue(), which only the issuing thread calls.
 #ifndef TESSERA_COLLECTIVES_NCCL_COMMUNICATOR_H_
 #define TESSERA_COLLECTIVES_NCCL_COMMUNICATOR_H_
 
@@ -26,7 +17,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
@@ -91,11 +81,6 @@ class Communicator {
   Status init(const UniqueId& id, int rank, absl::Time deadline);
   // Gives the stream what `calls` does, as one group; returns when NCCL has taken it.
   Status issue(absl::FunctionRef<Status(CommHandle)> calls, absl::Time deadline);
-  // Registers what the device's pool has and had not before. False where NCCL does not take it, now
-  // or before, or after stop_registering().
-  bool register_memory();
-  // Deregisters it, for good; waits until the stream is done with it.
-  Status stop_registering(absl::Time deadline);
   // The error that NCCL has found, if it has. Waits for the issuing thread's call of NCCL, unless
   // there is a verdict, or the device is lost.
   Status async_error();
@@ -118,10 +103,9 @@ class Communicator {
   Status finalize();
   // Whether nothing is in progress; not while the issuing thread is in a call.
   StatusOr<bool> poll();
-  // A handle, and what must live as long; null where there is none any more.
+  // A handle, and whose it is; null where there is none any more.
   struct Released {
     CommHandle handle = nullptr;
-    std::shared_ptr<cuda::SlabPool> registered;
     std::shared_ptr<cuda::Api> cuda;
     int gpu = 0;
   };
@@ -140,9 +124,6 @@ class Communicator {
   Status give_up() { return fail(absl::AbortedError("the communicator was given up")); }
   // Polls until NCCL is through with the last call.
   Status settle(absl::Time deadline);
-  // Requires the lane's lock.
-  void deregister_all();
-
   Api& api_;
   Lane& lane_;
   Generations generations_;  // a view of the mover's
@@ -153,9 +134,6 @@ class Communicator {
   CommHandle handle_ = nullptr;
   bool is_settled_ = false;      // NCCL was through with the last call, without an error
   bool has_given_work_ = false;  // by a call that NCCL was through with
-  bool may_register_ = true;
-  std::shared_ptr<cuda::SlabPool> pool_;       // once something is registered
-  std::vector<RegisterHandle> registrations_;  // of the first slabs of the pool
 };
 
 }  // namespace tessera::nccl

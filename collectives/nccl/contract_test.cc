@@ -138,11 +138,6 @@ struct Pair {
     on(rank);
     return nccl->recv(memory[rank], num_bytes, 1 - rank, comm, streams[rank]);
   }
-  // Memory of the rank's GPU that can be registered.
-  std::byte* slab(int rank) {
-    on(rank);
-    return *nccl->mem_alloc(4096);
-  }
   // A collective of both ranks, each in a group, since one thread calls for both.
   void in_groups(const std::function<Status(int rank)>& call) {
     for (int rank = 0; rank < 2; ++rank) {
@@ -265,34 +260,6 @@ const MisuseCase kMisuses[] = {
        EXPECT_FALSE(
            p.nccl->broadcast(p.memory[0], p.memory[0], 8, 0, p.comms[0], p.streams[0]).ok());
      }},
-    {"registered_memory_meets_other", "memory of rank 0 is registered, and that of rank 1 not",
-     [](Pair& p) {
-       std::byte* const slab = p.slab(0);
-       EXPECT_THAT(p.nccl->comm_register(p.comms[0], slab, 4096), IsOk());
-       EXPECT_THAT(p.nccl->send(slab, 8, 1, p.comms[0], p.streams[0]), IsOk());
-       EXPECT_THAT(p.recv(1, 8, p.comms[1]), IsOk());
-       p.drain(0);
-       p.drain(1);
-     }},
-    {"broadcast_without_a_send_buffer",
-     "broadcast from 0: memory of rank 0 is registered, and that of rank 1 not",
-     [](Pair& p) {
-       p.in_groups([&](int rank) {
-         std::byte* const slab = p.slab(rank);
-         EXPECT_THAT(p.nccl->comm_register(p.comms[rank], slab, 4096), IsOk());
-         return p.nccl->broadcast(rank == 0 ? slab : nullptr, slab + 512, 8, 0, p.comms[rank],
-                                  p.streams[rank]);
-       });
-     }},
-    {"in_place_on_one_rank", "memory of rank 1 is registered, and that of rank 0 not",
-     [](Pair& p) {
-       p.in_groups([&](int rank) {
-         std::byte* const slab = p.slab(rank);
-         EXPECT_THAT(p.nccl->comm_register(p.comms[rank], slab, 4096), IsOk());
-         return p.nccl->all_reduce(slab, slab + 512 * rank, 4, DType::kInt8, ReduceOp::kSum,
-                                   p.comms[rank], p.streams[rank]);
-       });
-     }},
     {"revoked_while_it_is_made", "comm_revoke: the last call is in progress",
      [](Pair& p) {
        const UniqueId id = *p.nccl->get_unique_id();
@@ -310,57 +277,8 @@ const MisuseCase kMisuses[] = {
        EXPECT_THAT(p.nccl->group_end(), IsOk());
        EXPECT_FALSE(p.nccl->comm_revoke(p.comms[0]).ok());
      }},
-    {"registers_memory_of_cuda", "comm_register: memory that is not of mem_alloc()",
-     [](Pair& p) {
-       p.on(0);
-       EXPECT_FALSE(p.nccl->comm_register(p.comms[0], p.memory[0], 4096).ok());
-     }},
-    {"freed_while_registered", "mem_free: memory that is registered with a communicator",
-     [](Pair& p) {
-       std::byte* const slab = p.slab(0);
-       EXPECT_THAT(p.nccl->comm_register(p.comms[0], slab + 512, 512), IsOk());
-       EXPECT_FALSE(p.nccl->mem_free(slab).ok());
-     }},
     {"freed_as_memory_of_nccl", "mem_free: memory that is not of mem_alloc()",
      [](Pair& p) { EXPECT_FALSE(p.nccl->mem_free(p.memory[0]).ok()); }},
-    {"deregistered_twice", "comm_deregister: a handle that is not the communicator's, or no longer",
-     [](Pair& p) {
-       const auto handle = *p.nccl->comm_register(p.comms[0], p.slab(0), 4096);
-       EXPECT_THAT(p.nccl->comm_deregister(p.comms[0], handle), IsOk());
-       EXPECT_FALSE(p.nccl->comm_deregister(p.comms[0], handle).ok());
-     }},
-    {"deregistered_of_another", "comm_deregister: a handle that is not the communicator's",
-     [](Pair& p) {
-       const auto handle = *p.nccl->comm_register(p.comms[0], p.slab(0), 4096);
-       EXPECT_FALSE(p.nccl->comm_deregister(p.comms[1], handle).ok());
-     }},
-    {"deregistered_after_the_communicator", "comm_deregister: a communicator that is not there",
-     [](Pair& p) {
-       const auto handle = *p.nccl->comm_register(p.comms[0], p.slab(0), 4096);
-       const CommHandle comm = p.comms[0];
-       EXPECT_THAT(p.nccl->comm_abort(comm), IsOk());
-       EXPECT_FALSE(p.nccl->comm_deregister(comm, handle).ok());
-     }},
-    {"deregistered_in_flight", "comm_deregister: work of the communicator is in flight",
-     [](Pair& p) {
-       std::byte* const slab = p.slab(0);
-       const auto handle = *p.nccl->comm_register(p.comms[0], slab, 4096);
-       EXPECT_THAT(p.nccl->send(slab, 8, 1, p.comms[0], p.streams[0]), IsOk());
-       EXPECT_FALSE(p.nccl->comm_deregister(p.comms[0], handle).ok());
-     }},
-    {"destroyed_with_memory_registered", "comm_destroy: memory is registered with it",
-     [](Pair& p) {
-       EXPECT_THAT(p.nccl->comm_register(p.comms[0], p.slab(0), 4096), IsOk());
-       EXPECT_THAT(p.nccl->comm_finalize(p.comms[0]), IsOk());
-       while (!*p.nccl->poll(p.comms[0])) std::this_thread::yield();
-       EXPECT_FALSE(p.nccl->comm_destroy(p.comms[0]).ok());
-     }},
-    {"registered_by_another_thread", "comm_register: a communicator that another thread made",
-     [](Pair& p) {
-       std::thread([&p] {
-         EXPECT_FALSE(p.nccl->comm_register(p.comms[0], p.slab(0), 4096).ok());
-       }).join();
-     }},
     {"freed_in_flight", "",
      [](Pair& p) {
        EXPECT_THAT(p.send(0, 8, p.comms[0]), IsOk());

@@ -28,8 +28,6 @@ static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId), "what ranks share");
   X(ncclCommGetAsyncError)        \
   X(ncclMemAlloc)                 \
   X(ncclMemFree)                  \
-  X(ncclCommRegister)             \
-  X(ncclCommDeregister)           \
   X(ncclGroupStart)               \
   X(ncclGroupEnd)                 \
   X(ncclSend)                     \
@@ -168,16 +166,6 @@ class NcclApi : public Api {
   }
   Status mem_free(std::byte* memory) override {
     return status_of(nccl_.ncclMemFree(memory), "ncclMemFree");
-  }
-  StatusOr<RegisterHandle> comm_register(CommHandle comm, std::byte* memory,
-                                         uint64_t size_bytes) override {
-    void* handle = nullptr;
-    TESSERA_RETURN_IF_ERROR(status_of(
-        nccl_.ncclCommRegister(native(comm), memory, size_bytes, &handle), "ncclCommRegister"));
-    return reinterpret_cast<RegisterHandle>(handle);
-  }
-  Status comm_deregister(CommHandle comm, RegisterHandle handle) override {
-    return status_of(nccl_.ncclCommDeregister(native(comm), handle), "ncclCommDeregister");
   }
 
   Status group_start() override { return status_of(nccl_.ncclGroupStart(), "ncclGroupStart"); }

@@ -171,7 +171,7 @@ std::vector<int64_t> NcclMover::encode_request(const Collective& collective) con
   return nccl::encode_request(collective);
 }
 
-Status NcclMover::arrive(const Collective& collective, const Arguments& arguments, uint32_t seq,
+Status NcclMover::arrive(const Collective& collective, const Arguments&, uint32_t seq,
                          int member, absl::Span<std::byte> board) {
   const bool is_message = collective.kind() == OpKind::kSendRecv;
   if (!is_message) TESSERA_RETURN_IF_ERROR(take_packing(collective, member));
@@ -188,12 +188,8 @@ Status NcclMover::arrive(const Collective& collective, const Arguments& argument
   Board own = {};
   own.generation = is_usable ? rank.generation : rank.generation + 1;
   own.sums = options_.sums;
-  own.sums_in_place = collective.kind() == OpKind::kAllReduce && options_.sums == Sums::kNccl &&
-                      collective.count() > 0 && arguments.in == arguments.out;
   const std::shared_ptr<Buffer>& sent = packing_[member].sent;
   own.sent_bytes = sent == nullptr ? 0 : sent->size_bytes();
-  own.registered = is_usable ? register_memory(collective, arguments, member, *rank.communicator)
-                             : Board::Registered::kNotYet;
   std::memcpy(board.data(), &own, sizeof(own));
   return absl::OkStatus();
 }
@@ -276,29 +272,12 @@ Status NcclMover::meet_for_memory(const Label& label, int member, int64_t sent_b
   return met;
 }
 
-NcclMover::Board::Registered NcclMover::register_memory(const Collective& collective,
-                                                        const Arguments& arguments, int member,
-                                                        Communicator& communicator) const {
-  if (!options_.registers_memory) return Board::Registered::kNo;
-  const cuda::SlabPool& pool = *places_.devices[member]->slabs();
-  // Memory that the operation does not use has no bytes here: it may be any.
-  const int64_t size = dtype_size(collective.dtype());
-  const bool is_of_pool = pool.contains(arguments.in, collective.in_count().value_or(0) * size) &&
-                          pool.contains(arguments.out, collective.out_count().value_or(0) * size);
-  if (is_of_pool && communicator.register_memory()) return Board::Registered::kYes;
-  // A failed communicator accepts no registration; its successor may.
-  return communicator.is_failed() ? Board::Registered::kNotYet : Board::Registered::kNo;
-}
-
 StatusOr<NcclMover::Board> NcclMover::agree(const Label& label, Members members) const {
   Board all = {};
   for (size_t member = 0; member < members.size(); ++member) {
     Board board = {};
     std::memcpy(&board, members[member].board, sizeof(board));
-    if (member == 0) {
-      all.sums = board.sums;
-      all.sums_in_place = board.sums_in_place;
-    }
+    if (member == 0) all.sums = board.sums;
     if (board.sums != all.sums) {
       const auto has = [&](size_t k, Sums sums) {
         return absl::StrCat("client ", places_.clients[k], " has ",
@@ -309,9 +288,6 @@ StatusOr<NcclMover::Board> NcclMover::agree(const Label& label, Members members)
                        ", ", has(member, board.sums), "; give all clients of a job the same"));
     }
     all.generation = std::max(all.generation, board.generation);
-    all.registered = std::max(all.registered, board.registered);
-    // NCCL does not look for memory of a sum in place among what is registered.
-    if (board.sums_in_place != all.sums_in_place) all.registered = Board::Registered::kNo;
   }
   return all;
 }
@@ -345,18 +321,10 @@ Status NcclMover::move(const Collective& collective, const Arguments& arguments,
 Status NcclMover::give(const Collective& collective, const Arguments& arguments, int member,
                        Members members, const Board& board,
                        const std::shared_ptr<Communicator>& communicator, absl::Time deadline) {
-  using Registered = Board::Registered;
-  if (board.registered == Registered::kNo) {
-    TESSERA_RETURN_IF_ERROR(communicator->stop_registering(deadline));
-  }
   const PackingPools pools = {std::make_shared<PackingPool>(packing_[member].own),
                               std::make_shared<PackingPool>(packing_[member].sent)};
   TESSERA_ASSIGN_OR_RETURN(const Schedule schedule,
                            make_schedule(collective, members, board.sums, pools));
-  // Packed data may be in a new slab.
-  if (board.registered == Registered::kYes && !communicator->register_memory()) {
-    return absl::InternalError("NCCL did not register memory, as it did before");
-  }
   return run(arguments, member, schedule, communicator, deadline);
 }
 

@@ -14,12 +14,6 @@
 // highest (communicator.h). The watch (watch.h) ends operations under way: they fail with one text
 // on all members, and the group can be used again unless a member is lost.
 //
-// Registered memory, if the mover uses it. NCCL leaves undefined what happens where some ranks have
-// registered memory and others have not, or where some sum in place and others do not. So each
-// member says, when it arrives, whether all of its memory is: the operation's, and what its pool
-// has for packing. Where a member cannot say so, its memory being outside of the device's pool or
-// refused by NCCL, all members of the communicator do without.
-//
 // Memory for packing. Invariant: between the meeting and its last call of NCCL a member takes no
 // memory. To allocate may wait for this GPU and for all that have peer access with it; where one of
 // these waits in NCCL for this member, that is a deadlock. So a member takes what it knows that it
@@ -73,9 +67,6 @@ class NcclMover : public host::DeviceMover {
     Sums sums = Sums::kOrdered;
     // For runs without a timeout of their own.
     absl::Duration timeout = absl::InfiniteDuration();
-    // Whether NCCL may use memory of the devices' pools directly. One client that does not use it
-    // decides for the group.
-    bool registers_memory = false;
   };
   // `devices` by position, null for those of other clients. All must outlive the mover. `watch` is
   // an error where there is no NCCL: then every operation is. `network`: needed where members are
@@ -118,11 +109,6 @@ class NcclMover : public host::DeviceMover {
   struct Board {
     uint32_t generation;  // of the communicator that it would use
     Sums sums;
-    // Whether its memory is registered with that communicator, which has to be equal on all
-    // members: not yet while there is none.
-    enum class Registered : uint8_t { kYes, kNotYet, kNo };
-    Registered registered;
-    bool sums_in_place;  // by NCCL
     int64_t sent_bytes;  // of its block for what others want packed
   };
   // The members of all hosts, and those of this one.
@@ -141,9 +127,6 @@ class NcclMover : public host::DeviceMover {
   Status take_sent_packing(const Collective& collective, const Label& label, uint32_t seq,
                            int member, absl::Span<const MemberMemory> members, absl::Time deadline);
   Status meet_for_memory(const Label& label, int member, int64_t sent_bytes, absl::Time deadline);
-  // Registers what is not yet.
-  Board::Registered register_memory(const Collective& collective, const Arguments& arguments,
-                                    int member, Communicator& communicator) const;
   // The board that combines those of all members; the same error for all where they disagree.
   StatusOr<Board> agree(const Label& label, absl::Span<const MemberMemory> members) const;
   // The member's communicator of this generation, made by all members if it is not there.

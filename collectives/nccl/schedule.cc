@@ -213,7 +213,7 @@ class Planner {
   Status broadcast() {
     if (collective_.count() == 0) return absl::OkStatus();
     round().kind = Round::Kind::kBroadcast;
-    // NCCL does not read it beside the root, but a null one is no registered memory.
+    // NCCL does not read it beside the root.
     round().from = member_ == collective_.root() ? in_ : out_;
     round().to = out_;
     round().num_bytes = collective_.count() * size_;

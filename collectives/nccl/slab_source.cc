@@ -16,11 +16,6 @@ cuda::SlabSource slab_source(const std::shared_ptr<Api>& api) {
           .granularity = int64_t{2} << 20};
 }
 
-bool is_registration_asked_for() {
-  const char* const value = std::getenv("TESSERA_NCCL_REGISTER");
-  return value != nullptr && absl::string_view(value) == "1";
-}
-
 Status check_allocator(int num_gpus) {
   const char* const value = std::getenv("NCCL_CUMEM_ENABLE");
   if (num_gpus < 2 || value == nullptr || absl::string_view(value) != "0") return absl::OkStatus();

@@ -391,7 +391,6 @@ std::shared_ptr<Watch::Calls> Watch::start_calls(std::vector<Communicator::Relea
     }
     // All in one group: the end of one alone may wait for that of another one.
     if (in_group) api->group_end().IgnoreError();
-    for (Communicator::Released& released : calls->communicators) released.registered = nullptr;
     calls->done.set(absl::OkStatus());
   });
   if (!caller.ok()) return nullptr;

@@ -124,9 +124,7 @@ StatusOr<std::unique_ptr<host::DeviceMover>> GpuPlatform::new_mover(
       nccl_status_.ok() ? StatusOr<nccl::Watch*>(watch_.get()) : nccl_status_;
   const nccl::Sums sums = options_.nccl_adds ? nccl::Sums::kNccl : nccl::Sums::kOrdered;
   return nccl::NcclMover::create(watch, *link_, {members.begin(), members.end()}, std::move(gpus),
-                                 {.sums = sums,
-                                  .timeout = options_.collective_timeout,
-                                  .registers_memory = nccl::is_registration_asked_for()},
+                                 {.sums = sums, .timeout = options_.collective_timeout},
                                  std::move(network));
 }
 

@@ -25,9 +25,9 @@ int64_t class_bytes(int64_t size_bytes) {
 
 SlabPool::~SlabPool() {
   if (slabs_.empty() || !api_->set_device(gpu_).ok()) return;
-  for (const Slab& slab : slabs_) {
+  for (std::byte* const slab : slabs_) {
     // Where the GPU is lost there is nothing left to free.
-    free_slab(slab.begin).IgnoreError();
+    free_slab(slab).IgnoreError();
   }
 }
 
@@ -60,7 +60,7 @@ Status SlabPool::add_slab(int64_t at_least_bytes) {
         format_bytes(live_bytes_), " are in use (", slab.status().message(), ")"));
   }
   TESSERA_RETURN_IF_ERROR(slab.status());
-  slabs_.push_back({*slab, size_bytes});
+  slabs_.push_back(*slab);
   reserved_bytes_ += size_bytes;
   free_begin_ = *slab;
   free_end_ = *slab + size_bytes;
@@ -93,20 +93,6 @@ void SlabPool::give_back(const Memory& memory, int64_t size_bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   free_blocks_[rounded].push_back(memory.data);
   live_bytes_ -= rounded;
-}
-
-std::vector<Slab> SlabPool::slabs(size_t but_first) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (but_first >= slabs_.size()) return {};
-  return {slabs_.begin() + static_cast<std::ptrdiff_t>(but_first), slabs_.end()};
-}
-
-bool SlabPool::contains(const std::byte* begin, int64_t size_bytes) const {
-  if (size_bytes == 0) return true;
-  std::lock_guard<std::mutex> lock(mutex_);
-  return std::any_of(slabs_.begin(), slabs_.end(), [&](const Slab& slab) {
-    return slab.begin <= begin && begin + size_bytes <= slab.begin + slab.size_bytes;
-  });
 }
 
 int64_t SlabPool::reserved_bytes() const {

@@ -5,14 +5,12 @@
 //   slab 0   [ block | block | block | ...free... ]     2 MiB
 //   slab 1   [ block                              ]     made when slab 0 is full; larger each time
 //
-// The runtime allocates slabs alone: cudaMalloc and cudaFree wait for the GPU, and NCCL registers
-// memory by the piece. One pool per device, because blocks are ordered by its stream
-// (memory_pool.h).
+// The runtime allocates slabs alone: cudaMalloc and cudaFree wait for the GPU. One pool per device,
+// because blocks are ordered by its stream (memory_pool.h).
 //
 // Invariants:
 //   1. a block is aligned to 256 bytes and overlaps no other live block;
-//   2. slabs stay until the pool is destroyed. Its Buffers, and other users of its slabs, keep it
-//      alive;
+//   2. slabs stay until the pool is destroyed, which its Buffers keep alive;
 //   3. all slabs are of one source: CUDA, or another one that the pool was made with.
 //
 // Sizes are rounded up to classes, four to each doubling (at most 25 % more), and reused by class.
@@ -37,19 +35,14 @@
 
 namespace tessera::cuda {
 
-// An allocator of GPU memory instead of CUDA's, of a library that can then use the memory directly.
-// Thread-safe. allocate() takes memory of the calling thread's GPU, aligned as Api's, and is
-// ResourceExhausted where there is no more; free() is called by threads of any GPU.
+// An allocator of GPU memory instead of CUDA's. Thread-safe. allocate() takes memory of the calling
+// thread's GPU, aligned as Api's, and is ResourceExhausted where there is no more; free() is called
+// by threads of any GPU.
 struct SlabSource {
   std::function<StatusOr<std::byte*>(uint64_t size_bytes)> allocate = nullptr;  // null: CUDA's
   std::function<Status(std::byte* slab)> free = nullptr;
   // The source itself rounds sizes up to multiples of this.
   int64_t granularity = 1;
-};
-
-struct Slab {
-  std::byte* begin;
-  int64_t size_bytes;
 };
 
 class SlabPool : public MemoryPool {
@@ -65,13 +58,6 @@ class SlabPool : public MemoryPool {
 
   StatusOr<Memory> take(int64_t size_bytes) override;
   void give_back(const Memory& memory, int64_t size_bytes) override;
-
-  // Whether slabs are not CUDA's.
-  bool has_source() const { return source_.allocate != nullptr; }
-  // The slabs, in the order in which they were made, without the first `but_first`.
-  std::vector<Slab> slabs(size_t but_first = 0) const;
-  // Whether all these bytes are of one slab; of none they are.
-  bool contains(const std::byte* begin, int64_t size_bytes) const;
 
   // Bytes of the slabs, and of the blocks that are live, by class.
   int64_t reserved_bytes() const;
@@ -92,7 +78,7 @@ class SlabPool : public MemoryPool {
 
   const ForkGuard fork_guard_;  // a child gives nothing back
   mutable std::mutex mutex_;    // guards what follows
-  std::vector<Slab> slabs_;
+  std::vector<std::byte*> slabs_;
   std::byte* free_begin_ = nullptr;  // of the last slab
   std::byte* free_end_ = nullptr;
   int64_t next_slab_bytes_ = int64_t{2} << 20;

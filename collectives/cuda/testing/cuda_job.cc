@@ -109,8 +109,7 @@ host::MakeDeviceMover CudaJob::make_mover(int client_id) {
     return nccl::NcclMover::create(
         client.watch.get(), *client.link, {members.begin(), members.end()}, std::move(devices),
         {.sums = sums == options_.sums_of_client.end() ? options_.sums : sums->second,
-         .timeout = options_.collective_timeout,
-         .registers_memory = options_.registers_memory});
+         .timeout = options_.collective_timeout});
   };
 }
 

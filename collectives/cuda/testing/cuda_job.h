@@ -48,7 +48,6 @@ class CudaJob {
     nccl::WatchOptions watch = {};
     // For groups of several clients.
     nccl::Sums sums = nccl::Sums::kOrdered;
-    bool registers_memory = true;
     // Replaces `sums` for the clients named here.
     std::map<int, nccl::Sums> sums_of_client = {};
   };

@@ -55,21 +55,9 @@ int FakeNccl::num_communicators() const {
   return static_cast<int>(comms_.size());
 }
 
-int FakeNccl::num_registrations() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  size_t number = 0;
-  for (const auto& [handle, comm] : comms_) number += comm->registered.size();
-  return static_cast<int>(number);
-}
-
 int FakeNccl::num_allocations() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<int>(allocations_.size());
-}
-
-int FakeNccl::num_registered_operations() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return num_registered_operations_;
 }
 
 void FakeNccl::stall(absl::string_view function, int num_calls, int num_polls) {
@@ -80,11 +68,6 @@ void FakeNccl::stall(absl::string_view function, int num_calls, int num_polls) {
 void FakeNccl::break_link(int nth, Status error) {
   std::lock_guard<std::mutex> lock(mutex_);
   broken_links_[num_operations_ + nth] = std::move(error);
-}
-
-void FakeNccl::refuse_to_register(int nth, StatusOr<RegisterHandle> answer) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  refusal_.emplace(nth, std::move(answer));
 }
 
 void FakeNccl::hang_inits() {
@@ -302,7 +285,6 @@ Status FakeNccl::comm_destroy(CommHandle comm) {
     return misuse("comm_destroy: a communicator that was neither finalized nor revoked");
   }
   if (found->queued > 0) return misuse("comm_destroy: work of it is in flight");
-  if (!found->registered.empty()) return misuse("comm_destroy: memory is registered with it");
   comms_.erase(comm);
   lock.unlock();
   wait_to_free(found->gpu);

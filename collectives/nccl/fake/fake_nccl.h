@@ -26,13 +26,8 @@
 //     it;
 //   - a send or receive outside of a group while an earlier one of the communicator is under way,
 //     and calls of one thread for several ranks of a communicator outside of one group;
-//   - registered memory on one rank of an operation, and other memory on another. NCCL looks at
-//     both buffers that a call names, also at buffers that it does not use: a null one is no
-//     registered memory, and a sum in place never is;
-//   - memory that is registered and is not of mem_alloc(), is deregistered in flight or by a handle
-//     that is not (or no longer) the communicator's, is freed while registered, or is still
-//     registered when its communicator is destroyed (an abort deregisters it);
-//   - memory that is freed in flight, or belongs to another GPU (FakeCuda's own);
+//   - memory of mem_free() that is not of mem_alloc(); memory that is freed in flight, or belongs
+//   to another GPU (FakeCuda's own);
 //   - a revoke while the last call is still in progress, or after it failed, with no earlier work
 //     in flight: NCCL then uses memory that it has freed;
 //   - a call that makes, ends or frees something from a thread that has set no device.
@@ -92,11 +87,8 @@ class FakeNccl : public Api {
   int num_calls(absl::string_view function) const;
   // Communicators that were made and not freed.
   int num_communicators() const;
-  // Registrations of all communicators, and pieces of mem_alloc(), that there are now.
-  int num_registrations() const;
+  // Pieces of mem_alloc() that there are now.
   int num_allocations() const;
-  // Operations that streams were given with registered memory.
-  int num_registered_operations() const;
 
   // The next `num_calls` calls of the function ("comm_init_rank", "group_end", "comm_revoke") are
   // each in progress for `num_polls` polls. A call outside of a group ends a group of its own.
@@ -104,9 +96,6 @@ class FakeNccl : public Api {
   // The `nth` operation that is given to a stream from now on (1 is the next) never comes through,
   // and its communicator has this error.
   void break_link(int nth, Status error);
-  // From its `nth` call from now on (1 is the next) comm_register() returns this: an error, or
-  // null.
-  void refuse_to_register(int nth, StatusOr<RegisterHandle> answer);
   // From now on comm_init_rank() does not return, until release_inits().
   void hang_inits();
   void release_inits();
@@ -122,9 +111,6 @@ class FakeNccl : public Api {
   StatusOr<bool> poll(CommHandle comm) override;
   StatusOr<std::byte*> mem_alloc(uint64_t size_bytes) override;
   Status mem_free(std::byte* memory) override;
-  StatusOr<RegisterHandle> comm_register(CommHandle comm, std::byte* memory,
-                                         uint64_t size_bytes) override;
-  Status comm_deregister(CommHandle comm, RegisterHandle handle) override;
   Status group_start() override;
   Status group_end() override;
   Status send(const std::byte* from, uint64_t num_bytes, int peer, CommHandle comm,
@@ -187,8 +173,6 @@ class FakeNccl : public Api {
   // Gives the calls of one communicator to its stream.
   Status launch(std::vector<Call> calls);
   StatusOr<std::shared_ptr<Operation>> merge(std::vector<Call> calls);
-  // Whether an operation has nothing but registered memory.
-  bool is_registered(const Comm& comm, const Operation& operation) const;
   // The number of what NCCL takes for a GPU: the GPU and, where others share it, the process.
   int seat_of(int gpu);
   // That both meet in the same communicators in the same order.
@@ -216,8 +200,6 @@ class FakeNccl : public Api {
   std::map<std::string, std::pair<int, int>> stalls_;  // calls, polls
   std::map<int, Status> broken_links_;                 // by number of the operation
   int num_operations_ = 0;
-  int num_registered_operations_ = 0;
-  std::optional<std::pair<int, StatusOr<RegisterHandle>>> refusal_;  // calls until then
   int num_queued_ = 0;  // operations that streams were given and have not done
   bool inits_hang_ = false;
   bool aborts_hang_ = false;

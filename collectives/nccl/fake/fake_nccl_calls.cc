@@ -135,8 +135,6 @@ Status FakeNccl::all_gather(const std::byte* from, std::byte* to, uint64_t num_b
   operation.from = from;
   operation.to = to + rank * num_bytes;
   operation.num_bytes = num_bytes;
-  const auto num_ranks = static_cast<uint64_t>(call.comm->world->num_ranks);
-  operation.named = {{from, num_bytes}, {to, num_ranks * num_bytes}};
   return submit(std::move(call));
 }
 
@@ -149,7 +147,6 @@ Status FakeNccl::broadcast(const std::byte* from, std::byte* to, uint64_t num_by
   operation.to = to;
   operation.from = to;
   operation.num_bytes = num_bytes;
-  operation.named = {{from, num_bytes}, {to, num_bytes}};
   if (call.comm->rank == root) {
     operation.from = from;
     for (int peer = 0; peer < call.comm->world->num_ranks; ++peer) {
@@ -166,7 +163,6 @@ Status FakeNccl::all_reduce(const std::byte* from, std::byte* to, uint64_t count
                             ReduceOp op, CommHandle comm, StreamHandle stream) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(Call call, begin_reduction("all_reduce", dtype, op, comm, stream));
-  call.operation.is_never_registered = from == to;
   const auto num_ranks = static_cast<uint64_t>(call.comm->world->num_ranks);
   return submit_reduction(
       std::move(call),

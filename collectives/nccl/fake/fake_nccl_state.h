@@ -4,7 +4,7 @@
 // is given to their streams. Private to the files of fake_nccl.h.
 //
 //   fake_nccl.cc          communicators: made, polled, revoked, finalised, destroyed, aborted
-//   fake_nccl_memory.cc   memory of NCCL's own, and what is registered of it
+//   fake_nccl_memory.cc   memory of NCCL's own
 //   fake_nccl_calls.cc    what threads call: groups, sends, receives, collectives
 //   fake_nccl_streams.cc  the work of streams: given, and run
 #ifndef TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_STATE_H_
@@ -34,8 +34,7 @@ struct FakeNccl::Transfer {
   int peer;
   std::byte* memory;  // only read of a send
   uint64_t num_bytes;
-  std::string call;         // what both ends must have called: "send/recv", "broadcast from 2"
-  bool registered = false;  // so is all memory of the operation
+  std::string call;  // what both ends must have called: "send/recv", "broadcast from 2"
 };
 
 // A send that its stream has reached.
@@ -70,9 +69,6 @@ struct FakeNccl::Reduction {
 struct FakeNccl::Operation {
   std::vector<Transfer> sends;
   std::vector<Transfer> recvs;
-  // The buffers that the call names, which NCCL looks for among those that are registered.
-  std::vector<Bytes> named = {};
-  bool is_never_registered = false;
   // A rank's own part of a collective.
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
@@ -119,11 +115,6 @@ struct FakeNccl::Comm {
   int queued = 0;            // operations that its streams were given and have not done
   int running = 0;           // of these, running now
   int queued_ungrouped = 0;  // of these, sends and receives outside of a group
-  struct Registration {
-    std::byte* begin;
-    uint64_t num_bytes;
-  };
-  std::map<RegisterHandle, Registration> registered;
   std::optional<Status> error;
   // Calls of a group whose end is in progress.
   std::vector<Call> deferred;

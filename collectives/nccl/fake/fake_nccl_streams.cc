@@ -24,14 +24,9 @@ Status FakeNccl::launch(std::vector<Call> calls) {
   const std::shared_ptr<Comm> comm = calls[0].comm;
   const StreamHandle stream = calls[0].stream;
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Operation> operation, merge(std::move(calls)));
-  const bool registered = is_registered(*comm, *operation);
-  num_registered_operations_ += registered ? 1 : 0;
   std::set<int> peers;
   for (auto* transfers : {&operation->sends, &operation->recvs}) {
-    for (Transfer& transfer : *transfers) {
-      transfer.registered = registered;
-      peers.insert(transfer.peer);
-    }
+    for (const Transfer& transfer : *transfers) peers.insert(transfer.peer);
   }
   const auto broken = broken_links_.find(++num_operations_);
   if (broken != broken_links_.end()) {
@@ -153,10 +148,6 @@ void FakeNccl::receive(std::unique_lock<std::mutex>& lock, Comm& comm, const Tra
     comm.error = misuse(absl::StrCat("rank ", transfer.peer, " has ", sent.call, " of ",
                                      sent.num_bytes, " bytes, and rank ", comm.rank, " ",
                                      transfer.call, " of ", transfer.num_bytes));
-  } else if (sent.registered != transfer.registered) {
-    comm.error = misuse(absl::StrCat(
-        transfer.call, ": memory of rank ", sent.registered ? transfer.peer : comm.rank,
-        " is registered, and that of rank ", sent.registered ? comm.rank : transfer.peer, " not"));
   } else if (transfer.num_bytes > 0) {
     letter->taken = true;
     lock.unlock();

@@ -323,42 +323,31 @@ Status extremes_of_nan(Rank& r) {
   return absl::OkStatus();
 }
 
-// Memory of NCCL's allocator, registered or not as NCCL likes, serves as any other.
-Status registered_memory(Rank& r) {
+// Memory of NCCL's allocator serves as any other.
+Status memory_of_its_allocator(Rank& r) {
   Api& nccl = r.job.nccl;
   constexpr uint64_t kSlab = 4 << 20;
   TESSERA_ASSIGN_OR_RETURN(std::byte* const slab, nccl.mem_alloc(kSlab));
   TESSERA_RETURN_IF_ERROR(
       expect(reinterpret_cast<uintptr_t>(slab) % 256 == 0, "memory is aligned to 256 bytes"));
-  TESSERA_ASSIGN_OR_RETURN(const RegisterHandle registered,
-                           nccl.comm_register(r.comm, slab, kSlab));
   std::byte* const from = slab + 512;
   std::byte* const to = slab + (2 << 20);
   TESSERA_RETURN_IF_ERROR(r.job.cuda.copy(from, r.in, kMostBytes, r.stream));
-  for (const bool is_registered : {true, false}) {
-    if (!is_registered) {
-      TESSERA_RETURN_IF_ERROR(r.drain());
-      r.job.together.arrive_and_wait();
-      if (registered != nullptr) {
-        TESSERA_RETURN_IF_ERROR(nccl.comm_deregister(r.comm, registered));
-      }
-    }
-    const uint64_t part = 4096;
-    TESSERA_RETURN_IF_ERROR(nccl.all_gather(from, to, part, r.comm, r.stream));
-    TESSERA_RETURN_IF_ERROR(r.settle());
-    TESSERA_RETURN_IF_ERROR(r.job.cuda.copy(r.out, to, 2 * part, r.stream));
-    for (int k = 0; k < 2; ++k) {
-      TESSERA_RETURN_IF_ERROR(r.expect_out(static_cast<uint64_t>(k) * part, k, 0, part));
-    }
-    const int peer = 1 - r.rank;
-    TESSERA_RETURN_IF_ERROR(nccl.group_start());
-    TESSERA_RETURN_IF_ERROR(nccl.send(from + 3, 999, peer, r.comm, r.stream));
-    TESSERA_RETURN_IF_ERROR(nccl.recv(to, 999, peer, r.comm, r.stream));
-    TESSERA_RETURN_IF_ERROR(nccl.group_end());
-    TESSERA_RETURN_IF_ERROR(r.settle());
-    TESSERA_RETURN_IF_ERROR(r.job.cuda.copy(r.out, to, 999, r.stream));
-    TESSERA_RETURN_IF_ERROR(r.expect_out(0, peer, 3, 999));
+  const uint64_t part = 4096;
+  TESSERA_RETURN_IF_ERROR(nccl.all_gather(from, to, part, r.comm, r.stream));
+  TESSERA_RETURN_IF_ERROR(r.settle());
+  TESSERA_RETURN_IF_ERROR(r.job.cuda.copy(r.out, to, 2 * part, r.stream));
+  for (int k = 0; k < 2; ++k) {
+    TESSERA_RETURN_IF_ERROR(r.expect_out(static_cast<uint64_t>(k) * part, k, 0, part));
   }
+  const int peer = 1 - r.rank;
+  TESSERA_RETURN_IF_ERROR(nccl.group_start());
+  TESSERA_RETURN_IF_ERROR(nccl.send(from + 3, 999, peer, r.comm, r.stream));
+  TESSERA_RETURN_IF_ERROR(nccl.recv(to, 999, peer, r.comm, r.stream));
+  TESSERA_RETURN_IF_ERROR(nccl.group_end());
+  TESSERA_RETURN_IF_ERROR(r.settle());
+  TESSERA_RETURN_IF_ERROR(r.job.cuda.copy(r.out, to, 999, r.stream));
+  TESSERA_RETURN_IF_ERROR(r.expect_out(0, peer, 3, 999));
   return nccl.mem_free(slab);
 }
 
@@ -462,7 +451,7 @@ std::vector<ContractCase> contract_cases() {
       make_case("broadcast", 3, broadcasts),
       make_case("reductions", 2, reductions),
       make_case("min_and_max_ignore_nan", 2, extremes_of_nan),
-      make_case("registered_memory", 2, registered_memory),
+      make_case("memory_of_its_allocator", 2, memory_of_its_allocator),
       make_case("revoked_and_made_anew", 2, revoked_and_made_anew),
       make_case("aborted_and_made_anew", 2, aborted_and_made_anew),
       make_case("a_communicator_waits_for_all_ranks", 2, waits_for_all_ranks),
