@@ -85,10 +85,12 @@ bool Rendezvous::sleep_while(uint32_t seq, absl::Time deadline, const Op* check,
   if (check == nullptr) return own.sleep_while(seq, deadline, waiting);
   check_conflicts(*this, *check);
   // In the test of all orders a wait without a deadline has no end in time.
-  const absl::Time is_long = kStepped ? deadline : steady_now() + kLongWait;
-  if (own.sleep_while(seq, std::min(deadline, is_long), waiting)) return true;
-  if (deadline <= is_long) return false;
-  link_->note_long_wait();
+  while (!kStepped) {
+    const absl::Time is_long = steady_now() + kLongWait;
+    if (own.sleep_while(seq, std::min(deadline, is_long), waiting)) return true;
+    if (deadline <= is_long) return false;
+    link_->note_long_wait();
+  }
   return own.sleep_while(seq, deadline, waiting);
 }
 

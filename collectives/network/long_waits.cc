@@ -44,12 +44,15 @@ void LongWaits::run() {
     }
     const bool has_news = is_in_circle || !report.waits.empty();
     CircleStep step;
+    bool is_answered = true;
     if (has_news) {
-      // A call that fails says nothing of circles: the next one may.
       StatusOr<CircleStep> answer = coordinator_.report_waits(report, start + kReportLimit);
-      if (answer.ok()) step = *std::move(answer);
+      is_answered = answer.ok();
+      if (is_answered) step = *std::move(answer);
     }
-    report = take(step);
+    // A reply that was not answered may have been lost, and goes into the next report.
+    report.waits.clear();
+    if (is_answered) report = take(step);
     is_in_circle = report.circle != 0;
     std::unique_lock<std::mutex> lock(mutex_);
     if (has_news && step.kind == CircleStep::kNone) {
@@ -64,14 +67,19 @@ void LongWaits::run() {
 }
 
 WaitsReport LongWaits::take(const CircleStep& step) {
+  WaitsReport reply = {.waits = {}, .circle = step.number, .at = step.at, .is_done = true};
+  const bool has_waits = step.waits.size() >= 2;
   switch (step.kind) {
     case CircleStep::kConfirm:
-      return {.circle = step.number, .is_done = site_.confirms(step.circle)};
+      reply.is_done = site_.confirms(step.waits);
+      return reply;
     case CircleStep::kEnd:
-      end(step);
-      return {.circle = step.number, .is_done = true};
+      if (has_waits) end(step);
+      return reply;
     case CircleStep::kRelease:
-      site_.release(step.circle);
+      if (!has_waits) return {};
+      site_.await_verdict(step.waits[0]);
+      site_.release(step.waits[1]);
       return {};
     case CircleStep::kNone:
       return {};
@@ -80,10 +88,11 @@ WaitsReport LongWaits::take(const CircleStep& step) {
 }
 
 void LongWaits::end(const CircleStep& step) {
-  if (step.at > 0) site_.await_verdict(step.circle[step.at - 1]);
+  const bool is_first = step.at == 1;
+  if (!is_first) site_.await_verdict(step.waits[0]);
   // The run may end after this has returned.
   const auto has_ended = std::make_shared<bool>(false);
-  site_.end(step.circle[step.at], step.circle, /*is_held=*/step.at == 0, [this, has_ended] {
+  site_.end(step.waits[1], step.named, /*is_held=*/is_first, [this, has_ended] {
     std::lock_guard<std::mutex> lock(mutex_);
     *has_ended = true;
     changed_.notify_all();

@@ -43,18 +43,17 @@ class LongWaits {
     virtual ~Site() = default;
     virtual std::vector<LocalWait> waits() = 0;
     // As the function of that name (device_wait.h).
-    virtual bool confirms(const std::vector<DeviceWait>& circle) = 0;
+    virtual bool confirms(const std::vector<DeviceWait>& pairs) = 0;
     // Blocks until this client has read the verdict of the run in which this device has waited,
     // which has ended: the device of this client that the run waited for would else find it open.
     virtual void await_verdict(const DeviceWait& ended) = 0;
     // Ends the run if the device still waits in it, and then calls `next`, in any case, maybe on
     // another thread. `is_held`: the device begins nothing else until release(), which may not
     // come.
-    virtual void end(const DeviceWait& wait, const std::vector<DeviceWait>& circle, bool is_held,
+    // `named`: what the error names.
+    virtual void end(const DeviceWait& wait, const std::vector<DeviceWait>& named, bool is_held,
                      std::function<void()> next) = 0;
-    // Lets the device of the first wait go on, if it is of this client, as await_verdict() of the
-    // last one.
-    virtual void release(const std::vector<DeviceWait>& circle) = 0;
+    virtual void release(const DeviceWait& wait) = 0;
   };
 
   // Both must outlive it.

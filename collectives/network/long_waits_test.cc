@@ -68,17 +68,17 @@ class FakeSite final : public LongWaits::Site {
                       .missing = IdRanges::of({1 - device_})},
              .since = steady_now() - age_}};
   }
-  bool confirms(const std::vector<DeviceWait>& circle) override {
-    EXPECT_THAT(circle, SizeIs(2));
+  bool confirms(const std::vector<DeviceWait>& pairs) override {
+    EXPECT_THAT(pairs, SizeIs(2));
     return true;
   }
   void await_verdict(const DeviceWait& ended) override {
     told_.add(absl::StrCat(device_, " awaits ", ended.label));
   }
-  void end(const DeviceWait& wait, const std::vector<DeviceWait>& circle, bool is_held,
+  void end(const DeviceWait& wait, const std::vector<DeviceWait>& named, bool is_held,
            std::function<void()> next) override {
     EXPECT_EQ(wait.device, device_);
-    EXPECT_THAT(circle, SizeIs(2));
+    EXPECT_THAT(named, SizeIs(2));
     {
       std::lock_guard<std::mutex> lock(mutex_);
       has_ended_ = true;
@@ -86,8 +86,8 @@ class FakeSite final : public LongWaits::Site {
     told_.add(absl::StrCat(device_, is_held ? " ends and is held" : " ends"));
     next();
   }
-  void release(const std::vector<DeviceWait>& circle) override {
-    if (circle[0].device != device_) return;
+  void release(const DeviceWait& wait) override {
+    EXPECT_EQ(wait.device, device_);
     told_.add(absl::StrCat(device_, " is released"));
     released_.open();
   }

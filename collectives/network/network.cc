@@ -183,26 +183,22 @@ bool Network::has_arrived(int device, const RunId& run) {
   return group != groups_.end() && group->second->has_arrived(device, run.seq);
 }
 
-bool Network::confirms(const std::vector<DeviceWait>& circle) {
+bool Network::confirms(const std::vector<DeviceWait>& pairs) {
   // A client that knows of a loss passes over what it cannot do any more, while another one still
   // waits there: the loss ends that wait, and is no mistake of theirs.
-  for (const DeviceWait& wait : circle) {
+  for (const DeviceWait& wait : pairs) {
     for (const GroupMember& member : devices_in(wait.group)) {
       if (is_lost(member.client_id)) return false;
     }
   }
-  const auto own = [this](int id) {
+  const auto run_of = [this](int id) -> std::optional<RunId> {
     const GroupMember* const device = find_device(id);
-    return device != nullptr && is_own(*device) ? device : nullptr;
+    const std::optional<LocalWait> now = device == nullptr ? std::nullopt : wait_of(*device);
+    if (!now.has_value()) return std::nullopt;
+    return now->wait.run;
   };
-  return tessera::confirms(circle,
-                           {[&](int id) { return own(id) != nullptr; },
-                            [&](int id) -> std::optional<RunId> {
-                              const std::optional<LocalWait> now = wait_of(*own(id));
-                              if (!now.has_value()) return std::nullopt;
-                              return now->wait.run;
-                            },
-                            [&](int id, const RunId& run) { return has_arrived(id, run); }});
+  return tessera::confirms(pairs, run_of,
+                           [this](int id, const RunId& run) { return has_arrived(id, run); });
 }
 
 void Network::await_verdict(const DeviceWait& ended) {
@@ -214,9 +210,9 @@ void Network::await_verdict(const DeviceWait& ended) {
   if (!is_near) ask_doing({ended.device}, kVerdictLimit);
 }
 
-void Network::end(const DeviceWait& wait, const std::vector<DeviceWait>& circle, bool is_held,
+void Network::end(const DeviceWait& wait, const std::vector<DeviceWait>& named, bool is_held,
                   std::function<void()> next) {
-  const Status error = describe_circle(circle);
+  const Status error = describe_circle(named);
   bool is_of_span = false;
   {
     std::lock_guard<std::mutex> lock(groups_mutex_);
@@ -232,14 +228,10 @@ void Network::end(const DeviceWait& wait, const std::vector<DeviceWait>& circle,
   if (next != nullptr) next();
 }
 
-void Network::release(const std::vector<DeviceWait>& circle) {
-  const DeviceWait& first = circle[0];
-  const GroupMember* const device = find_device(first.device);
-  if (device == nullptr || !is_own(*device)) return;
-  await_verdict(circle.back());
+void Network::release(const DeviceWait& wait) {
   std::lock_guard<std::mutex> lock(groups_mutex_);
-  const auto group = groups_.find(first.run.group);
-  if (group != groups_.end()) group->second->release(first);
+  const auto group = groups_.find(wait.run.group);
+  if (group != groups_.end()) group->second->release(wait);
 }
 
 bool Network::is_lost(int client) { return link_ != nullptr && !link_->client_status(client).ok(); }

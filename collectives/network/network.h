@@ -55,7 +55,7 @@ class WaitingGroup {
   // Whether the group on this host is that of the members of this group which are here.
   virtual bool has_part(const host::Rendezvous& on_host) const = 0;
   // Takes `next` where the device waits in the run, and calls it when the run has its verdict.
-  // `is_held`: the device begins nothing else until release(), for a second at most.
+  // `is_held`: the device begins nothing else until release(), for five seconds at most.
   virtual void end(const DeviceWait& wait, const Status& error, bool is_held,
                    std::function<void()>& next) = 0;
   virtual void release(const DeviceWait& wait) = 0;
@@ -111,11 +111,11 @@ class Network final : private LongWaits::Site, private Links::Site {
 
  private:
   std::vector<LocalWait> waits() override;
-  bool confirms(const std::vector<DeviceWait>& circle) override;
+  bool confirms(const std::vector<DeviceWait>& pairs) override;
   void await_verdict(const DeviceWait& ended) override;
-  void end(const DeviceWait& wait, const std::vector<DeviceWait>& circle, bool is_held,
+  void end(const DeviceWait& wait, const std::vector<DeviceWait>& named, bool is_held,
            std::function<void()> next) override;
-  void release(const std::vector<DeviceWait>& circle) override;
+  void release(const DeviceWait& wait) override;
   bool is_lost(int client) override;
   void connection_broke(int client) override;
   void reopen_letters(int client) override { letters.open(client); }

@@ -22,8 +22,8 @@ namespace {
 using host::GroupMember;
 using host::Rendezvous;
 
-// How long a device is held for the letter that ends the other runs of its circle.
-constexpr absl::Duration kHoldLimit = absl::Seconds(1);
+// How long a device is held for the end of the other runs of its circle.
+constexpr absl::Duration kHoldLimit = absl::Seconds(5);
 
 }  // namespace
 

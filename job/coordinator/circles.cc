@@ -2,10 +2,18 @@
 #include "job/coordinator/circles.h"
 
 #include <algorithm>
-#include <limits>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
+#include "absl/types/span.h"
+
 namespace tessera {
+
+Circles::~Circles() {
+  if (search_.has_value()) deadlines_.remove(*search_);
+  for (const auto& [number, circle] : circles_) deadlines_.remove(circle.expiry);
+}
 
 void Circles::report(int client, WaitsReport report, absl::Time now, absl::Time deadline,
                      Done done) {
@@ -17,13 +25,14 @@ void Circles::report(int client, WaitsReport report, absl::Time now, absl::Time 
       open_.insert_or_assign(client, Open{std::move(report), std::move(done), {}}).first->second;
   for (const DeviceWait& wait : open.report.waits) {
     waiting_.insert_or_assign(wait.device, Waiting{client, &wait});
-    if (wait.name_hash != 0) names_.insert({wait.name_hash, wait.run.group, wait.device});
   }
   const auto step = steps_.find(client);
   if (step != steps_.end()) return close(client, steps_.extract(step).mapped());
   if (is_empty) return close(client, CircleStep());
   open.expiry = deadlines_.add(deadline, [this, client] { close(client, CircleStep()); });
-  if (!is_reply) search(client, now);
+  if (is_reply || search_.has_value()) return;
+  const absl::Time due = now + kSearchPause;
+  search_ = deadlines_.add(due, [this, due] { search(due); });
 }
 
 void Circles::close(int client, const StatusOr<CircleStep>& answer) {
@@ -31,7 +40,6 @@ void Circles::close(int client, const StatusOr<CircleStep>& answer) {
   if (open == open_.end()) return;
   deadlines_.remove(open->second.expiry);
   for (const DeviceWait& wait : open->second.report.waits) {
-    names_.erase({wait.name_hash, wait.run.group, wait.device});
     const auto known = waiting_.find(wait.device);
     if (known != waiting_.end() && known->second.wait == &wait) waiting_.erase(known);
   }
@@ -41,90 +49,119 @@ void Circles::close(int client, const StatusOr<CircleStep>& answer) {
 
 void Circles::take_reply(int client, const WaitsReport& report, absl::Time now) {
   const auto known = circles_.find(report.circle);
-  if (known == circles_.end() || circle_of_[client] != report.circle) return;
+  const auto own = circle_of_.find(client);
+  if (known == circles_.end() || own == circle_of_.end() || own->second != report.circle) return;
   Circle& circle = known->second;
+  // The reply to an earlier step comes again where the client has got no answer to it.
+  if (report.at != circle.at) return;
   if (!report.is_done) return drop(report.circle);
-  const bool is_confirming = !circle.unconfirmed.empty();
-  if (is_confirming) {
+  if (circle.at == 0) {
     circle.unconfirmed.erase(client);
     if (!circle.unconfirmed.empty()) return;
-  } else if (circle.clients[circle.at] == client) {
-    ++circle.at;
-  } else {
+  } else if (circle.clients[circle.at - 1] != client) {
     return;
   }
+  ++circle.at;
   set_limit(report.circle, circle, now);
-  if (circle.at < circle.waits.size()) {
-    return give(circle.clients[circle.at], report.circle, CircleStep::kEnd);
+  if (circle.at <= circle.waits.size()) {
+    return give(circle.clients[circle.at - 1], report.circle, CircleStep::kEnd);
   }
-  for (const int member : std::set<int>(circle.clients.begin(), circle.clients.end())) {
-    give(member, report.circle, CircleStep::kRelease);
-    circle_of_.erase(member);
-  }
-  deadlines_.remove(circle.expiry);
-  circles_.erase(known);
+  drop(report.circle);
 }
 
-void Circles::search(int client, absl::Time now) {
-  for (const DeviceWait& wait : open_.at(client).report.waits) {
-    std::vector<Waiting> found = find_circle({client, &wait});
-    if (found.empty() && wait.name_hash != 0) found = find_same_name({client, &wait});
+// The runs in which devices wait, and those that lead to the one at hand.
+struct Circles::Path {
+  static constexpr size_t kFollowed = SIZE_MAX;
+  struct Run {
+    Waiting nearest;                   // the wait that misses the fewest
+    std::optional<size_t> depth = {};  // in `visits`; kFollowed: not any more
+  };
+  struct Visit {
+    Waiting by;  // the device by which the run was reached
+    Run* run;
+    size_t range = 0;  // of the missing devices
+    int next = 0;      // the first of them that has not been looked at
+  };
+  std::map<RunId, Run> runs;
+  std::vector<Visit> visits;
+
+  void enter(const Waiting& by, Run& run) {
+    run.depth = visits.size();
+    visits.push_back({by, &run});
+  }
+  void leave() {
+    visits.back().run->depth = kFollowed;
+    visits.pop_back();
+  }
+};
+
+// Depth first, from each run to those in which its missing members wait.
+void Circles::search(absl::Time now) {
+  search_.reset();
+  Path path;
+  for (const auto& [device, waiting] : waiting_) {
+    Path::Run& run = path.runs.try_emplace(waiting.wait->run, Path::Run{waiting}).first->second;
+    const DeviceWait& nearest = *run.nearest.wait;
+    if (waiting.wait->missing.size() < nearest.missing.size()) run.nearest = waiting;
+  }
+  std::vector<std::vector<Waiting>> circles;
+  for (auto& [id, run] : path.runs) {
+    if (!run.depth.has_value()) path.enter(run.nearest, run);
+    while (!path.visits.empty()) {
+      std::vector<Waiting> circle = follow(path);
+      if (circle.empty()) continue;
+      circles.push_back(std::move(circle));
+      // What else leads from there is looked at when they are through with this one.
+      while (!path.visits.empty()) path.leave();
+    }
+  }
+  // Not before: a circle that begins answers the calls that have its waits.
+  for (std::vector<Waiting>& circle : circles) {
+    const bool is_free = std::all_of(circle.begin(), circle.end(), [this](const Waiting& w) {
+      return open_.count(w.client) > 0 && circle_of_.count(w.client) == 0;
+    });
+    if (!is_free) continue;
     // The first run is one in which a device can be held. A circle of one host has none, and its
     // clients end it by themselves.
-    const auto first = std::find_if(found.begin(), found.end(),
+    const auto first = std::find_if(circle.begin(), circle.end(),
                                     [](const Waiting& w) { return w.wait->spans_hosts; });
-    const bool is_free = std::none_of(found.begin(), found.end(), [this](const Waiting& w) {
-      return circle_of_.count(w.client) > 0;
-    });
-    if (first == found.end() || !is_free) continue;
-    std::rotate(found.begin(), first, found.end());
-    return begin(found, now);
+    if (first == circle.end()) continue;
+    std::rotate(circle.begin(), first, circle.end());
+    begin(circle, now);
   }
 }
 
-// Breadth first, from each run to those in which its missing members wait.
-std::vector<Circles::Waiting> Circles::find_circle(const Waiting& first) const {
-  struct Visit {
-    Waiting waiting;
-    size_t from;
-  };
-  const RunId origin = first.wait->run;
-  std::vector<Visit> visits = {{first, 0}};
-  std::set<RunId> visited = {origin};
-  for (size_t at = 0; at < visits.size(); ++at) {
-    for (const IdRanges::Range& range : visits[at].waiting.wait->missing.ranges()) {
-      for (auto it = waiting_.lower_bound(range.begin);
-           it != waiting_.end() && it->first < range.end; ++it) {
-        const RunId run = it->second.wait->run;
-        if (run == origin && at > 0) {
-          // The device waits there in place of the one that was followed from there.
-          std::vector<Waiting> circle;
-          for (size_t k = at; k > 0; k = visits[k].from) circle.push_back(visits[k].waiting);
-          circle.push_back(it->second);
-          std::reverse(circle.begin(), circle.end());
-          return circle;
-        }
-        if (visited.insert(run).second) visits.push_back({it->second, at});
-      }
-    }
-  }
-  return {};
-}
-
-std::vector<Circles::Waiting> Circles::find_same_name(const Waiting& first) const {
-  const DeviceWait& own = *first.wait;
-  for (auto it = names_.lower_bound({own.name_hash, 0, 0});
-       it != names_.end() && std::get<0>(*it) == own.name_hash;) {
-    const auto& [hash, group, device] = *it;
-    if (group == own.run.group) {
-      it = names_.upper_bound({hash, group, std::numeric_limits<int>::max()});
+std::vector<Circles::Waiting> Circles::follow(Path& path) const {
+  Path::Visit& visit = path.visits.back();
+  const Waiting& from = visit.run->nearest;
+  const absl::Span<const IdRanges::Range> ranges = from.wait->missing.ranges();
+  while (visit.range < ranges.size()) {
+    const auto& [begin, end] = ranges[visit.range];
+    const auto found = waiting_.lower_bound(std::max(visit.next, begin));
+    if (found == waiting_.end() || found->first >= end) {
+      ++visit.range;
       continue;
     }
-    const Waiting& other = waiting_.at(device);
-    if (own.missing.contains(device)) return {first, other};
-    if (other.wait->missing.contains(own.device)) return {other, first};
-    ++it;
+    visit.next = found->first + 1;
+    const Waiting& other = found->second;
+    const DeviceWait& wait = *other.wait;
+    const bool is_same_name = wait.name_hash != 0 && wait.name_hash == from.wait->name_hash;
+    if (is_same_name && wait.run.group != from.wait->run.group) return {from, other};
+    Path::Run& run = path.runs.at(wait.run);
+    if (!run.depth.has_value()) {
+      path.enter(other, run);
+      return {};
+    }
+    // A device that waits in this run is not missing there.
+    if (*run.depth == Path::kFollowed || &run == visit.run) continue;
+    // The device waits there in place of the one by which the run was reached.
+    std::vector<Waiting> circle = {other};
+    for (size_t at = *run.depth + 1; at < path.visits.size(); ++at) {
+      circle.push_back(path.visits[at].by);
+    }
+    return circle;
   }
+  path.leave();
   return {};
 }
 
@@ -146,20 +183,44 @@ void Circles::set_limit(uint64_t number, Circle& circle, absl::Time now) {
   circle.expiry = deadlines_.add(now + kStepLimit, [this, number] { drop(number); });
 }
 
-void Circles::give(int client, uint64_t number, CircleStep::Kind kind) {
+CircleStep Circles::step_for(int client, uint64_t number, CircleStep::Kind kind) const {
   const Circle& circle = circles_.at(number);
-  CircleStep step = {kind, number, kind == CircleStep::kEnd ? circle.at : 0, circle.waits};
+  const size_t n = circle.waits.size();
+  CircleStep step = {.kind = kind, .number = number};
+  const auto add = [&](size_t k) {
+    step.waits.push_back(circle.waits[(k + n - 1) % n]);
+    step.waits.push_back(circle.waits[k]);
+  };
+  if (kind == CircleStep::kConfirm) {
+    for (size_t k = 0; k < n; ++k) {
+      if (circle.clients[k] == client) add(k);
+    }
+  } else if (kind == CircleStep::kEnd) {
+    step.at = static_cast<uint32_t>(circle.at);
+    add(circle.at - 1);
+    step.named.assign(circle.waits.begin(), circle.waits.begin() + std::min(n, kMostNamed));
+  } else if (client == circle.clients[0]) {
+    add(0);
+  }
+  return step;
+}
+
+void Circles::give(int client, uint64_t number, CircleStep::Kind kind) {
+  CircleStep step = step_for(client, number, kind);
   if (open_.count(client) > 0) return close(client, std::move(step));
   steps_.insert_or_assign(client, std::move(step));
 }
 
+// A device that is held is released, also where not all runs have ended.
 void Circles::drop(uint64_t number) {
   const auto known = circles_.find(number);
   if (known == circles_.end()) return;
-  deadlines_.remove(known->second.expiry);
-  for (const int client : known->second.clients) {
+  Circle& circle = known->second;
+  deadlines_.remove(circle.expiry);
+  for (const int client : std::set<int>(circle.clients.begin(), circle.clients.end())) {
     circle_of_.erase(client);
     steps_.erase(client);
+    if (circle.at > 0) give(client, number, CircleStep::kRelease);
   }
   circles_.erase(known);
 }

@@ -13,7 +13,7 @@
 //
 // A client reports while devices of it have waited for long. A report is known here while its call
 // is open. A run waits for the members that have not arrived, and each of these may wait in a run
-// of another group: a report is followed from run to run until one leads back.
+// of another group: runs are followed from one to the next until one leads back.
 //
 // Two barriers of one name, on groups that overlap, are treated as a circle of two.
 //
@@ -21,30 +21,32 @@
 //   1. The waits of a circle that is ended were all there at one moment: each was reported before
 //      the clients were asked to confirm, and confirmed after. A device waits in one run at a time,
 //      and a member that is missing does not arrive while it waits elsewhere.
-//   2. Where a circle stays, it is found when the last of its clients has reported, or reports
-//      again.
+//   2. Where a circle stays, it is found kSearchPause after the last of its clients has reported,
+//      or reports again.
 //   3. Every run of a circle ends; none is done because a device of another one was free to join
 //      it. A run ends after the run that waits for its device, and the first device is held until
-//      the last run has ended.
-//   4. A client is in one circle at a time. A circle whose clients take longer than kStepLimit for
-//      a step is given up: a client is lost, or a deadline has ended a wait.
-//   5. A circle that was not confirmed is not looked for again before a client's next plain report:
-//      what is out of date costs one round for each report.
+//      the last run has ended. Not so where a client takes longer than kStepLimit, or is lost.
+//   4. A client is in one circle at a time. A circle is given up where a wait of it has ended, a
+//      client is gone, or a step takes longer than kStepLimit.
+//   5. A circle that was not confirmed is not looked for again before a client's next plain report.
+//   6. A report takes O(log n) for each device of it. A search follows each run once, from one of
+//      its waits, however many clients have reported since the last one. A step has the waits of
+//      its client alone, and names kMostNamed of a circle. What is kept is the open reports, and a
+//      step for each client.
 //
 // The waits are those of Chandy, Misra and Haas, "Distributed Deadlock Detection" (1983), for waits
 // for all, with runs in the place of processes, gathered in one place instead of by probes.
 //
-// A report takes O(log n) for each device of it, and the waits that it leads to are followed once.
-// What is kept is the open reports. Not thread-safe.
+// Not thread-safe.
 #ifndef TESSERA_JOB_COORDINATOR_CIRCLES_H_
 #define TESSERA_JOB_COORDINATOR_CIRCLES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -58,10 +60,14 @@ class Circles {
  public:
   using Done = std::function<void(const StatusOr<CircleStep>&)>;
   static constexpr absl::Duration kStepLimit = absl::Seconds(5);
+  // From the first report that has not been looked at: the others of a circle come about then.
+  static constexpr absl::Duration kSearchPause = absl::Milliseconds(100);
+  static constexpr size_t kMostNamed = 16;
 
   // Answers are appended to `callbacks`.
   Circles(DeadlineQueue& deadlines, std::vector<std::function<void()>>& callbacks)
       : deadlines_(deadlines), callbacks_(callbacks) {}
+  ~Circles();
   Circles(const Circles&) = delete;
   Circles& operator=(const Circles&) = delete;
 
@@ -86,29 +92,31 @@ class Circles {
     std::vector<DeviceWait> waits;
     std::vector<int> clients;   // by wait
     std::set<int> unconfirmed;  // clients
-    size_t at = 0;              // the wait that is being ended, once all have confirmed
+    size_t at = 0;              // the step: 0, all confirm; k, the k-th wait is being ended
     DeadlineQueue::Handle expiry;
   };
 
   void close(int client, const StatusOr<CircleStep>& answer);
   // A client's answer to its step.
   void take_reply(int client, const WaitsReport& report, absl::Time now);
-  void search(int client, absl::Time now);
-  // The waits that lead from this one back to its run; empty: none does.
-  std::vector<Waiting> find_circle(const Waiting& first) const;
-  std::vector<Waiting> find_same_name(const Waiting& first) const;
+  void search(absl::Time now);
+  // Of runs that are reached from one another, and the device by which each was reached.
+  struct Path;
+  // Follows the last run of the path on, and returns the circle that it closes; empty: none does.
+  std::vector<Waiting> follow(Path& path) const;
   void begin(const std::vector<Waiting>& waits, absl::Time now);
   void set_limit(uint64_t number, Circle& circle, absl::Time now);
   // Answers the client's open call, or its next one.
   void give(int client, uint64_t number, CircleStep::Kind kind);
+  // The step of a client in a circle, in its phase.
+  CircleStep step_for(int client, uint64_t number, CircleStep::Kind kind) const;
   void drop(uint64_t number);
 
   DeadlineQueue& deadlines_;
   std::vector<std::function<void()>>& callbacks_;
-  std::map<int, Open> open_;        // by client
-  std::map<int, Waiting> waiting_;  // by device
-  // The named barriers in which devices wait: name, group, device.
-  std::set<std::tuple<uint64_t, uint64_t, int>> names_;
+  std::map<int, Open> open_;                     // by client
+  std::map<int, Waiting> waiting_;               // by device
+  std::optional<DeadlineQueue::Handle> search_;  // the next one, where it is due
   uint64_t last_number_ = 0;
   std::map<uint64_t, Circle> circles_;  // by number
   std::map<int, uint64_t> circle_of_;   // by client

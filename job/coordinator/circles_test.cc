@@ -19,12 +19,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator/deadline_queue.h"
 #include "job/coordinator/device_wait.h"
 
 namespace tessera {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 // A job of clients with a device each. Device d is of client d.
 struct Job {
@@ -48,11 +53,9 @@ class Simulation {
     // More than any job of these needs; a circle that is not found would stay for ever.
     for (int round = 0; round < 50 && !is_through(); ++round) {
       settle();
-      // Open reports end, and every client reports anew.
-      now_ += kReportTicks;
-      deadlines_.advance(time());
-      run_callbacks();
-      settle();
+      // A search, and then open reports end, and every client reports anew.
+      advance(absl::ToInt64Milliseconds(Circles::kSearchPause));
+      advance(kReportTicks);
       for (size_t d = 0; d < devices_.size(); ++d) report(static_cast<int>(d));
       settle();
       end_circles_of_one_host();
@@ -87,6 +90,12 @@ class Simulation {
   static constexpr int kReportTicks = 1000;
 
   absl::Time time() const { return absl::UnixEpoch() + absl::Milliseconds(now_); }
+  void advance(int64_t ticks) {
+    now_ += static_cast<int>(ticks);
+    deadlines_.advance(time());
+    run_callbacks();
+    settle();
+  }
   void run_callbacks() {
     while (!callbacks_.empty()) {
       for (const std::function<void()>& callback : std::exchange(callbacks_, {})) callback();
@@ -133,23 +142,23 @@ class Simulation {
     Client& client = clients_[device];
     client.is_reporting = false;
     if (step.kind == CircleStep::kConfirm) {
-      const bool holds =
-          confirms(step.circle, {[&](int other) { return other == device; },
-                                 [&](int other) -> std::optional<RunId> {
-                                   const std::optional<DeviceWait> wait = wait_of(other);
-                                   if (!wait.has_value()) return std::nullopt;
-                                   return wait->run;
-                                 },
-                                 [&](int other, const RunId& run) {
-                                   return has_arrived(other, static_cast<int>(run.group));
-                                 }});
-      client.reply = {.circle = step.number, .is_done = holds};
+      const bool holds = confirms(
+          step.waits,
+          [&](int own) -> std::optional<RunId> {
+            EXPECT_EQ(own, device);
+            const std::optional<DeviceWait> wait = wait_of(own);
+            if (!wait.has_value()) return std::nullopt;
+            return wait->run;
+          },
+          [&](int own, const RunId& run) { return has_arrived(own, static_cast<int>(run.group)); });
+      client.reply = {.waits = {}, .circle = step.number, .at = step.at, .is_done = holds};
     } else if (step.kind == CircleStep::kEnd) {
-      if (step.at == 0) check_circle(step.circle);
-      end(step.circle[step.at], step.at == 0);
-      client.reply = {.circle = step.number, .is_done = true};
-    } else if (step.kind == CircleStep::kRelease) {
-      devices_[step.circle[0].device].is_held = false;
+      const bool is_first = step.at == 1;
+      if (is_first) check_circle(step.named);
+      end(step.waits.at(1), is_first);
+      client.reply = {.waits = {}, .circle = step.number, .at = step.at, .is_done = true};
+    } else if (step.kind == CircleStep::kRelease && !step.waits.empty()) {
+      devices_[step.waits.at(1).device].is_held = false;
     }
     client.is_in_circle = step.kind == CircleStep::kConfirm || step.kind == CircleStep::kEnd;
     if (client.is_in_circle) report(device);
@@ -227,7 +236,10 @@ class Simulation {
       } else {
         return;
       }
-      ++now_;
+      // Searches come while letters are under way, too.
+      now_ += 1 + static_cast<int>(random_() % 8);
+      deadlines_.advance(time());
+      run_callbacks();
     }
   }
   bool can_arrive(int device) const {
@@ -415,40 +427,239 @@ TEST(CirclesTest, OneNameInTwoGroupsIsACircle) {
   for (unsigned seed = 0; seed < 20; ++seed) EXPECT_EQ(Simulation(job, seed).run(), 1);
 }
 
-// 4,000 clients that wait for one client, or half of them for the other half: nothing is
-// found, and each call is answered once.
-TEST(CirclesTest, ManyThatWaitForAFewAreInNoCircle) {
-  constexpr int kClients = 4000;
-  for (const int num_missing : {1, kClients / 2}) {
-    DeadlineQueue deadlines;
-    std::vector<std::function<void()>> callbacks;
-    Circles circles(deadlines, callbacks);
-    std::vector<int> missing(num_missing);
-    std::iota(missing.begin(), missing.end(), 0);
-    const absl::Time start = absl::UnixEpoch();
-    std::vector<int> num_answers(kClients);
-    for (int client = num_missing; client < kClients; ++client) {
-      const WaitsReport report = {.waits = {{.device = client,
-                                             .run = {.group = 1, .seq = 1},
-                                             .spans_hosts = true,
-                                             .name_hash = 3,
-                                             .label = "barrier epoch",
-                                             .group = {{0, kClients}},
-                                             .missing = IdRanges::of(missing)}}};
-      circles.report(client, report, start, start + absl::Seconds(2),
-                     [&num_answers, client](const StatusOr<CircleStep>& step) {
-                       ASSERT_TRUE(step.ok());
-                       EXPECT_EQ(step->kind, CircleStep::kNone);
-                       ++num_answers[client];
-                     });
-    }
-    EXPECT_TRUE(callbacks.empty());
-    deadlines.advance(start + absl::Seconds(2));
-    for (const std::function<void()>& callback : callbacks) callback();
-    for (int client = 0; client < kClients; ++client) {
-      EXPECT_EQ(num_answers[client], client < num_missing ? 0 : 1);
-    }
+// Both halves of what a client looks at again.
+TEST(ConfirmsTest, TheDeviceWaitsThereAndHasNotArrivedInTheRunBefore) {
+  const std::vector<DeviceWait> pairs = {{.device = 1, .run = {.group = 1, .seq = 5}},
+                                         {.device = 2, .run = {.group = 2, .seq = 7}}};
+  const auto holds = [&](const std::optional<RunId>& now, bool has_arrived) {
+    return confirms(
+        pairs, [&](int device) { return device == 2 ? now : std::nullopt; },
+        [&](int device, const RunId& run) {
+          return device == 2 && run == pairs[0].run && has_arrived;
+        });
+  };
+  EXPECT_TRUE(holds(RunId{2, 7}, false));
+  EXPECT_FALSE(holds(RunId{2, 7}, true));
+  EXPECT_FALSE(holds(RunId{2, 8}, false));
+  EXPECT_FALSE(holds(std::nullopt, false));
+  EXPECT_TRUE(confirms(
+      {}, [](int) { return std::nullopt; }, [](int, const RunId&) { return true; }));
+}
+
+// What the clients of a job are answered, as the test reports for them.
+class CirclesStepsTest : public ::testing::Test {
+ protected:
+  void report(int client, WaitsReport report) {
+    circles_.report(client, std::move(report), now_, now_ + absl::Hours(1),
+                    [this, client](const StatusOr<CircleStep>& step) {
+                      ASSERT_TRUE(step.ok());
+                      steps_[client].push_back(*step);
+                    });
+    run_callbacks();
   }
+  void advance(absl::Duration time) {
+    now_ += time;
+    deadlines_.advance(now_);
+    run_callbacks();
+  }
+  void run_callbacks() {
+    for (const std::function<void()>& callback : std::exchange(callbacks_, {})) callback();
+  }
+  // The kinds of the steps since the last call.
+  std::vector<CircleStep::Kind> kinds(int client) {
+    std::vector<CircleStep::Kind> kinds;
+    for (const CircleStep& step : steps_[client]) kinds.push_back(step.kind);
+    if (!steps_[client].empty()) last_[client] = steps_[client].back();
+    steps_[client].clear();
+    return kinds;
+  }
+  // The client has done its last step.
+  void reply(int client, std::vector<DeviceWait> waits, bool is_done = true) {
+    report(client, {.waits = std::move(waits),
+                    .circle = last_[client].number,
+                    .at = last_[client].at,
+                    .is_done = is_done});
+  }
+  // Device d waits in the run of group d for the next one of n.
+  static DeviceWait wait_in_ring(int device, int n) {
+    return {.device = device,
+            .run = {.group = static_cast<uint64_t>(device), .seq = 1},
+            .spans_hosts = true,
+            .name_hash = 0,
+            .label = absl::StrCat("run ", device),
+            .group = IdRanges::list_of({device, (device + 1) % n}),
+            .missing = IdRanges::of({(device + 1) % n})};
+  }
+  // Up to the moment when both have confirmed.
+  void begin_ring_of_two() {
+    for (int client = 0; client < 2; ++client) report(client, {.waits = {wait_in_ring(client, 2)}});
+    advance(Circles::kSearchPause);
+    for (int client = 0; client < 2; ++client) {
+      ASSERT_THAT(kinds(client), ElementsAre(CircleStep::kConfirm));
+      reply(client, {wait_in_ring(client, 2)});
+    }
+    first_ = kinds(0).empty() ? 1 : 0;
+    last_[first_].at = 1;
+  }
+
+  DeadlineQueue deadlines_;
+  std::vector<std::function<void()>> callbacks_;
+  Circles circles_{deadlines_, callbacks_};
+  absl::Time now_ = absl::UnixEpoch();
+  std::map<int, std::vector<CircleStep>> steps_;
+  std::map<int, CircleStep> last_;
+  int first_ = 0;  // the client of the first run
+};
+
+TEST_F(CirclesStepsTest, AClientThatIsGoneEndsTheCircle) {
+  for (int client = 0; client < 2; ++client) report(client, {.waits = {wait_in_ring(client, 2)}});
+  advance(Circles::kSearchPause);
+  EXPECT_THAT(kinds(0), ElementsAre(CircleStep::kConfirm));
+  reply(0, {wait_in_ring(0, 2)});
+  circles_.client_gone(1);
+  run_callbacks();
+  // Its wait goes on: no run has ended.
+  EXPECT_THAT(kinds(0), IsEmpty());
+  report(0, {});
+  EXPECT_THAT(kinds(0), ElementsAre(CircleStep::kNone, CircleStep::kNone));
+}
+
+TEST_F(CirclesStepsTest, AHeldDeviceIsLetGoWhereTheOtherClientIsGone) {
+  begin_ring_of_two();
+  reply(first_, {});
+  circles_.client_gone(1 - first_);
+  run_callbacks();
+  EXPECT_THAT(kinds(first_), ElementsAre(CircleStep::kRelease));
+  EXPECT_THAT(last_[first_].waits, SizeIs(2));
+}
+
+TEST_F(CirclesStepsTest, AHeldDeviceIsLetGoWhereTheOtherClientTakesTooLong) {
+  begin_ring_of_two();
+  reply(first_, {});
+  EXPECT_THAT(kinds(1 - first_), ElementsAre(CircleStep::kEnd));
+  advance(Circles::kStepLimit);
+  EXPECT_THAT(kinds(first_), ElementsAre(CircleStep::kRelease));
+  // Its reply is too late, and it is told that too.
+  reply(1 - first_, {});
+  EXPECT_THAT(kinds(1 - first_), ElementsAre(CircleStep::kRelease));
+}
+
+TEST_F(CirclesStepsTest, AReplyThatComesAgainChangesNothing) {
+  begin_ring_of_two();
+  const CircleStep confirmed = {.number = last_[first_].number, .at = 0};
+  report(first_, {.waits = {}, .circle = confirmed.number, .at = 0, .is_done = true});
+  EXPECT_THAT(kinds(1 - first_), IsEmpty());
+  EXPECT_THAT(kinds(first_), IsEmpty());
+  last_[first_].number = confirmed.number;
+  last_[first_].at = 1;
+  reply(first_, {});
+  EXPECT_THAT(kinds(first_), ElementsAre(CircleStep::kNone));
+  EXPECT_THAT(kinds(1 - first_), ElementsAre(CircleStep::kEnd));
+}
+
+TEST_F(CirclesStepsTest, AWaitThatHasEndedEndsTheCircle) {
+  for (int client = 0; client < 2; ++client) report(client, {.waits = {wait_in_ring(client, 2)}});
+  advance(Circles::kSearchPause);
+  EXPECT_THAT(kinds(0), ElementsAre(CircleStep::kConfirm));
+  EXPECT_THAT(kinds(1), ElementsAre(CircleStep::kConfirm));
+  reply(0, {wait_in_ring(0, 2)});
+  reply(1, {wait_in_ring(1, 2)}, /*is_done=*/false);
+  // Replies are no reason to search again; a plain report is.
+  advance(absl::Seconds(1));
+  EXPECT_THAT(kinds(0), IsEmpty());
+  report(0, {.waits = {wait_in_ring(0, 2)}});
+  advance(Circles::kSearchPause);
+  EXPECT_THAT(kinds(0), ElementsAre(CircleStep::kNone, CircleStep::kConfirm));
+}
+
+// Devices 0 and 1 are of client 0, device 2 is of client 2.
+TEST_F(CirclesStepsTest, AClientMayHaveSeveralWaitsOfACircle) {
+  const std::vector<DeviceWait> own = {wait_in_ring(0, 3), wait_in_ring(1, 3)};
+  report(0, {.waits = own});
+  report(2, {.waits = {wait_in_ring(2, 3)}});
+  advance(Circles::kSearchPause);
+  EXPECT_THAT(kinds(0), ElementsAre(CircleStep::kConfirm));
+  EXPECT_THAT(last_[0].waits, SizeIs(4));
+  EXPECT_THAT(kinds(2), ElementsAre(CircleStep::kConfirm));
+  reply(0, own);
+  reply(2, {wait_in_ring(2, 3)});
+  std::vector<int> ended;
+  for (int step = 0; step < 3; ++step) {
+    const int client = steps_[0].empty() ? 2 : 0;
+    ASSERT_THAT(kinds(client), ElementsAre(CircleStep::kEnd));
+    EXPECT_EQ(last_[client].at, static_cast<uint32_t>(step + 1));
+    EXPECT_THAT(last_[client].named, SizeIs(3));
+    ended.push_back(last_[client].waits.at(1).device);
+    reply(client, {});
+  }
+  EXPECT_EQ((ended[0] + 1) % 3, ended[1]);
+  EXPECT_EQ((ended[1] + 1) % 3, ended[2]);
+  EXPECT_THAT(kinds(0), ElementsAre(CircleStep::kRelease));
+  EXPECT_THAT(kinds(2), ElementsAre(CircleStep::kRelease));
+}
+
+// 4,000 clients that wait for one client, half of them that wait for the other half, a chain of
+// them, and a name on many groups that do not overlap: nothing is found, and each call is answered
+// once, in a time that a search from each of them would not take.
+TEST_F(CirclesStepsTest, ManyThatWaitAreInNoCircle) {
+  constexpr int kClients = 4000;
+  const auto expect_none = [&](const std::function<std::optional<DeviceWait>(int client)>& wait) {
+    int num_reports = 0;
+    for (int round = 0; round < 2; ++round) {
+      for (int client = 0; client < kClients; ++client) {
+        const std::optional<DeviceWait> own = wait(client);
+        if (!own.has_value()) continue;
+        report(client, {.waits = {*own}});
+        ++num_reports;
+      }
+      advance(Circles::kSearchPause);
+    }
+    advance(absl::Hours(1));
+    int num_answers = 0;
+    for (auto& [client, steps] : steps_) {
+      for (const CircleStep& step : steps) EXPECT_EQ(step.kind, CircleStep::kNone);
+      num_answers += static_cast<int>(steps.size());
+    }
+    EXPECT_EQ(num_answers, num_reports);
+    steps_.clear();
+  };
+  const auto wait_for = [](int client, uint64_t group, uint64_t name, IdRanges missing) {
+    return DeviceWait{.device = client,
+                      .run = {.group = group, .seq = 1},
+                      .spans_hosts = true,
+                      .name_hash = name,
+                      .label = "barrier epoch",
+                      .group = {{0, kClients}},
+                      .missing = std::move(missing)};
+  };
+  expect_none([&](int client) -> std::optional<DeviceWait> {
+    if (client == 0) return std::nullopt;
+    return wait_for(client, 1, 3, IdRanges::of({0}));
+  });
+  const IdRanges::Range half = {0, kClients / 2};
+  expect_none([&](int client) -> std::optional<DeviceWait> {
+    if (client >= half.end) return wait_for(client, 1, 3, IdRanges::of_ranges({half}));
+    return wait_for(client, 10 + client, 0, IdRanges::of({kClients + client}));
+  });
+  expect_none([&](int client) -> std::optional<DeviceWait> {
+    return wait_for(client, 10 + client, 0, IdRanges::of({client + 1}));
+  });
+  expect_none([&](int client) -> std::optional<DeviceWait> {
+    if (client % 8 == 0) return std::nullopt;
+    return wait_for(client, 10 + client / 8, 3, IdRanges::of({client / 8 * 8}));
+  });
+}
+
+// Two clients that report one device: what the state cannot be, and must not break it.
+TEST_F(CirclesStepsTest, ADeviceOfTwoClientsBreaksNothing) {
+  DeviceWait twice = wait_in_ring(0, 2);
+  report(0, {.waits = {twice}});
+  twice.name_hash = 3;
+  report(1, {.waits = {twice, wait_in_ring(1, 2)}});
+  advance(Circles::kSearchPause);
+  report(1, {});
+  report(0, {});
+  EXPECT_FALSE(steps_[0].empty());
 }
 
 }  // namespace

@@ -222,19 +222,18 @@ class GrpcCoordinator : public Coordinator {
     request.set_session(session_number_);
     write_waits(report.waits, request.mutable_waits());
     request.set_circle(report.circle);
+    request.set_at(report.at);
     request.set_is_done(report.is_done);
     request.set_timeout_us(timeout_us(deadline));
     rpc::WaitsAnswer response;
     TESSERA_RETURN_IF_ERROR(
         call(&rpc::CoordinatorService::Stub::Waits, request, &response, deadline));
     TESSERA_RETURN_IF_ERROR(status_of(response.outcome()));
-    CircleStep step = {.kind = static_cast<CircleStep::Kind>(response.kind()),
-                       .number = response.circle(),
-                       .at = response.at(),
-                       .circle = read_waits(response.waits())};
-    const bool has_wait = step.at < step.circle.size() && step.kind <= CircleStep::kRelease;
-    if (step.kind != CircleStep::kNone && !has_wait) step = CircleStep();
-    return step;
+    return CircleStep{.kind = static_cast<CircleStep::Kind>(response.kind()),
+                      .number = response.circle(),
+                      .at = response.at(),
+                      .waits = read_waits(response.waits()),
+                      .named = read_waits(response.named())};
   }
 
   Status cause_of_failed_start(const Status& status) override {

@@ -466,13 +466,15 @@ class ServerImpl : public CoordinatorServer,
       if (!step.ok()) return;
       response->set_kind(step->kind);
       response->set_circle(step->number);
-      response->set_at(static_cast<uint32_t>(step->at));
-      write_waits(step->circle, response->mutable_waits());
+      response->set_at(step->at);
+      write_waits(step->waits, response->mutable_waits());
+      write_waits(step->named, response->mutable_named());
     };
     run(request.session(), step_in, finish, [&](int client, const auto& done) {
       state_.report_waits(client,
                           {.waits = read_waits(request.waits()),
                            .circle = request.circle(),
+                           .at = request.at(),
                            .is_done = request.is_done()},
                           steady_now(), deadline_of(request.timeout_us()), done);
     });

@@ -121,30 +121,37 @@ TEST_F(CoordinatorTest, ACircleIsConfirmedAndEndedStepByStep) {
       ASSERT_NE(step->kind, CircleStep::kNone);
       steps[id].push_back(*step);
       report.circle = step->number;
+      report.at = step->at;
       report.is_done = true;
     }
   });
-  const int first = steps[0][0].circle.at(0).device;
+  const auto expect_wait = [&](const DeviceWait& wait, int device) {
+    const DeviceWait expected = wait_of(device);
+    EXPECT_EQ(wait.device, device);
+    EXPECT_EQ(wait.run, expected.run);
+    EXPECT_TRUE(wait.spans_hosts);
+    EXPECT_EQ(wait.name_hash, expected.name_hash);
+    EXPECT_EQ(wait.label, expected.label);
+    EXPECT_EQ(wait.group, expected.group);
+    EXPECT_EQ(wait.missing, expected.missing);
+  };
   for (int id = 0; id < 2; ++id) {
     ASSERT_THAT(steps[id], SizeIs(3));
     EXPECT_EQ(steps[id][0].kind, CircleStep::kConfirm);
     EXPECT_EQ(steps[id][1].kind, CircleStep::kEnd);
-    EXPECT_EQ(steps[id][1].at, id == first ? 0 : 1);
     EXPECT_EQ(steps[id][2].kind, CircleStep::kRelease);
-    for (const CircleStep& step : steps[id]) {
-      ASSERT_THAT(step.circle, SizeIs(2));
-      for (int k = 0; k < 2; ++k) {
-        const DeviceWait expected = wait_of((first + k) % 2);
-        EXPECT_EQ(step.circle[k].device, expected.device);
-        EXPECT_EQ(step.circle[k].run, expected.run);
-        EXPECT_TRUE(step.circle[k].spans_hosts);
-        EXPECT_EQ(step.circle[k].name_hash, expected.name_hash);
-        EXPECT_EQ(step.circle[k].label, expected.label);
-        EXPECT_EQ(step.circle[k].group, expected.group);
-        EXPECT_EQ(step.circle[k].missing, expected.missing);
-      }
+    for (int k = 0; k < 2; ++k) {
+      ASSERT_THAT(steps[id][k].waits, SizeIs(2));
+      expect_wait(steps[id][k].waits[0], 1 - id);
+      expect_wait(steps[id][k].waits[1], id);
     }
+    // The device of the first one was held.
+    const bool is_first = steps[id][1].at == 1;
+    EXPECT_THAT(steps[id][2].waits, SizeIs(is_first ? 2 : 0));
+    ASSERT_THAT(steps[id][1].named, SizeIs(2));
+    expect_wait(steps[id][1].named[0], is_first ? id : 1 - id);
   }
+  EXPECT_NE(steps[0][1].at, steps[1][1].at);
   EXPECT_THAT(leave_all(clients), Each(IsOk()));
 }
 

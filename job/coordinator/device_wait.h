@@ -6,7 +6,6 @@
 #define TESSERA_JOB_COORDINATOR_DEVICE_WAIT_H_
 
 #include <compare>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,49 +27,45 @@ struct RunId {
 // A device that waits in a run for others to arrive there.
 struct DeviceWait {
   int device = 0;
-  RunId run;
+  RunId run = {};
   bool spans_hosts = false;
   uint64_t name_hash = 0;  // of a named barrier; 0: another run
-  std::string label;
-  std::vector<IdRanges::Range> group;  // the devices of the run: IdRanges::list_of()
+  std::string label = {};
+  std::vector<IdRanges::Range> group = {};  // the devices of the run: IdRanges::list_of()
   // Those that have not arrived, as far as the client knows: one may have, meanwhile.
-  IdRanges missing;
+  IdRanges missing = {};
 };
 
 // One step of ending a circle, for one client.
 struct CircleStep {
   enum Kind : int {
     kNone,     // there is no circle, or no more
-    kConfirm,  // to say whether confirms() holds for each wait of its own devices
-    kEnd,      // to end the run of circle[at], and to hold its device if `at` is 0
-    kRelease,  // to let the device of circle[0] go on, if it is this client's
+    kConfirm,  // to say whether confirms(waits) holds
+    kEnd,      // to end the run of waits[1], once the verdict of waits[0] is known
+    kRelease,  // as kEnd, to let the device of waits[1] go on, which was held; none: nothing to do
   };
   Kind kind = kNone;
   uint64_t number = 0;  // of the circle
-  size_t at = 0;
-  // Each waits for the device of the next one, the last for that of the first, whose run is of
-  // several hosts.
-  std::vector<DeviceWait> circle = {};
+  uint32_t at = 0;      // of kEnd: 1 for the first wait, whose device is held, and so on
+  // Pairs: a wait, and that of this client which it waits for.
+  std::vector<DeviceWait> waits = {};
+  // kEnd: what the error names. The same on all clients.
+  std::vector<DeviceWait> named = {};
 };
 
 // What a client reports: the long waits of its devices, and what has become of its last step.
 struct WaitsReport {
   std::vector<DeviceWait> waits = {};
-  uint64_t circle = 0;   // the number in the step; 0: there was none
+  uint64_t circle = 0;  // `number` and `at` of the step; 0: there was none
+  uint32_t at = 0;
   bool is_done = false;  // it was confirmed, or the run has ended
 };
 
-// What confirms() asks a client.
-struct DeviceWaitSource {
-  absl::FunctionRef<bool(int device)> is_own;
-  // The run in which an own device waits now.
-  absl::FunctionRef<std::optional<RunId>(int device)> run_of;
-  // Whether an own device has arrived in the run, which may be over.
-  absl::FunctionRef<bool(int device, const RunId& run)> has_arrived;
-};
-// Whether the circle holds as far as this client knows: each of its devices in the circle still
-// waits in its run, and has not arrived in the run before.
-bool confirms(const std::vector<DeviceWait>& circle, const DeviceWaitSource& client);
+// Whether a circle holds as far as a client knows: each of its devices in these pairs still waits
+// in its run (`run_of`: where it waits now), and has not arrived in the run before.
+bool confirms(const std::vector<DeviceWait>& pairs,
+              absl::FunctionRef<std::optional<RunId>(int device)> run_of,
+              absl::FunctionRef<bool(int device, const RunId& run)> has_arrived);
 
 }  // namespace tessera
 
