@@ -121,6 +121,12 @@ Watch::Communicators Watch::communicators_under_way() {
   return communicators;
 }
 
+bool Watch::is_under_way(const Communicator& communicator) const {
+  return std::any_of(under_way_.begin(), under_way_.end(), [&](const Entry& entry) {
+    return entry.flight.communicator.get() == &communicator;
+  });
+}
+
 Status Watch::check() {
   for (const auto& communicator : communicators_under_way()) {
     if (!communicator->is_failed()) {
@@ -132,10 +138,7 @@ Status Watch::check() {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       // Work that was done by the time of the verdict does not fail.
-      const bool is_under_way = std::any_of(
-          under_way_.begin(), under_way_.end(),
-          [&](const Entry& entry) { return entry.flight.communicator == communicator; });
-      if (!is_under_way) continue;
+      if (!is_under_way(*communicator)) continue;
       epoch = num_failures_;
     }
     return fail_all(*communicator, epoch);
@@ -217,9 +220,10 @@ void Watch::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
     look(lock);
-    // Those with nothing under way end too, once there is a verdict.
+    // Those with nothing under way end too, once there is a verdict. Another client may have made
+    // that since look(): where something is under way the next look() ends it, once.
     for (const auto& communicator : communicators_) {
-      if (communicator->is_failed() &&
+      if (!is_under_way(*communicator) && communicator->is_failed() &&
           std::find(failed_.begin(), failed_.end(), communicator) == failed_.end()) {
         failed_.push_back(communicator);
       }

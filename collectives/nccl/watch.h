@@ -126,6 +126,8 @@ class Watch {
   Status fail_all(Communicator& failed, uint64_t epoch);
   // Step 2, once all that is under way has a verdict. Requires mutex_.
   void end_given(const Status& verdict);
+  // Whether an operation of it is under way. Requires mutex_.
+  bool is_under_way(const Communicator& communicator) const;
   // The first communicator under way that has a verdict, or null. Requires mutex_.
   std::shared_ptr<Communicator> find_failed() const;
   // Starts end() on a thread of its own, or runs it where there are no more threads.
