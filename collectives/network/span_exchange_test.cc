@@ -176,7 +176,7 @@ class Member {
   SpanExchange::Step step_;
 };
 
-// Of inputs whose element i is m + i % 3 for member m.
+// The inputs: element i of member m is m + i % 3.
 void expect_sums(const std::vector<std::unique_ptr<Member>>& members) {
   const int n = static_cast<int>(members.size());
   for (int64_t i = 0; i < kElements; i += 9'973) {

@@ -256,8 +256,8 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   Status wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until);
   // When a wait of the run has to check conditions for which nothing wakes it. Requires mutex_.
   absl::Time next_check(const SpanRun& run);
-  // Of an arrived member that has waited for a while: ends a circle of waits on this host that it
-  // is in, and has others looked for.
+  // Ends a circle of waits on this host that the arrived member is in. Has the coordinator look for
+  // others once the member has waited for kLongWait.
   void look_for_circles(SpanRun& run);
   void end_same_name(SpanRun& run);
   Status end_in_circle(SpanRun& run, const SpanRun::Ending& ending);

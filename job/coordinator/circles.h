@@ -100,7 +100,7 @@ class Circles {
   // A client's answer to its step.
   void take_reply(int client, const WaitsReport& report, absl::Time now);
   void search(absl::Time now);
-  // Of runs that are reached from one another, and the device by which each was reached.
+  // The runs of a search, and those that lead to the one at hand.
   struct Path;
   // Follows the last run of the path on, and returns the circle that it closes; empty: none does.
   std::vector<Waiting> follow(Path& path) const;
