@@ -171,8 +171,8 @@ std::vector<int64_t> NcclMover::encode_request(const Collective& collective) con
   return nccl::encode_request(collective);
 }
 
-Status NcclMover::arrive(const Collective& collective, const Arguments&, uint32_t seq,
-                         int member, absl::Span<std::byte> board) {
+Status NcclMover::arrive(const Collective& collective, const Arguments&, uint32_t seq, int member,
+                         absl::Span<std::byte> board) {
   const bool is_message = collective.kind() == OpKind::kSendRecv;
   if (!is_message) TESSERA_RETURN_IF_ERROR(take_packing(collective, member));
   std::lock_guard<std::mutex> lock(mutex_);
