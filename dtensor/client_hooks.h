@@ -53,6 +53,9 @@ struct ClientHooks {
   std::shared_ptr<cuda::Api> cuda = {};
   // Replaces NCCL, between the GPUs of several clients.
   std::shared_ptr<nccl::Api> nccl = {};
+  // Replaces $TESSERA_SHARE_GPUS (docs/gpu.md): whether clients with GPUs, each a process of its
+  // own, may share them. Equal on all clients.
+  std::optional<bool> share_gpus = {};
   // Wraps the engine between hosts.
   std::function<StatusOr<std::unique_ptr<network::Engine>>(std::unique_ptr<network::Engine>)>
       wrap_engine = {};

@@ -57,8 +57,8 @@ struct ClientOptions {
   // client 0 does, and its loss is the end of the job for all. Unset: whether
   // $TESSERA_HOSTED_COORDINATOR is the address.
   std::optional<bool> coordinator_is_hosted = {};
-  // Job token; empty: $TESSERA_TOKEN. Without one, clients of one host share a token that the host
-  // of the coordinator makes, in a file that only this user can read.
+  // The job token; empty: $TESSERA_TOKEN. Without one, clients of a host share a token that the
+  // host of the coordinator makes, in a file that only this user can read.
   std::string token = {};
   absl::Duration connect_timeout = absl::Seconds(60);
   // Deadline of every collective. Unset: $TESSERA_COLLECTIVE_TIMEOUT, as in 30s or 10m; else none.
@@ -66,11 +66,6 @@ struct ClientOptions {
   // A client is lost when more than three in a row are missed. 1 ms to 1 h, equal on all clients.
   // Unset: $TESSERA_HEARTBEAT_INTERVAL, as in 10m for a debugger that stops a client; else 1 s.
   std::optional<absl::Duration> heartbeat_interval = {};
-  // Clients with GPUs, each a process of its own, may share them; equal on all clients. For tests
-  // and for trying things out: NCCL then goes through sockets of the host, at a small part of its
-  // speed. Sets variables of NCCL in the environment of this process (docs/gpu.md). Unset:
-  // $TESSERA_SHARE_GPUS, 1 or 0; else no.
-  std::optional<bool> share_gpus = {};
   // The costs of the links between devices, by which relayouts are planned; equal on all clients.
   // Unset: all links of a host cost the same, as they do in memory that is mapped by all, and the
   // network between hosts is measured at connect and rounded to one of few classes

@@ -137,7 +137,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
                             .num_local_devices = options.num_local_devices,
                             .default_local_devices = platform->default_num_devices(),
                             .token = options.token,
-                            .share_gpus = options.share_gpus,
+                            .share_gpus = hooks.share_gpus,
                             .coordinator_is_hosted = options.coordinator_is_hosted}));
   TESSERA_RETURN_IF_ERROR(check_address(job));
   TESSERA_RETURN_IF_ERROR(platform->prepare(job));

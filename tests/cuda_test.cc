@@ -459,7 +459,7 @@ TEST(CudaClientTest, ProcessesThatShareAGpuAreHostsOfTheirOwn) {
     JobSpec spec = {.setting = Setting::kProcesses, .num_clients = 2};
     spec.options = on_gpus();
     spec.hooks.cuda = FakeCuda::create({.num_gpus = 2});
-    spec.options.share_gpus = shares;
+    spec.hooks.share_gpus = shares;
     for (const Status& status : run_processes(spec, [&](Client& client) -> Status {
            const char* const id = std::getenv("NCCL_HOSTID");
            if (id != nullptr) {
@@ -500,8 +500,8 @@ TEST(CudaClientTest, TwoClientsOnOneGpuAreRefused) {
                          AllOf(HasSubstr("client 0 ("), HasSubstr(" and client 1 ("),
                                HasSubstr(") both use GPU "), HasSubstr(c.gpu),
                                HasSubstr("; give each client GPUs of its own (num_local_devices, "
-                                         "CUDA_VISIBLE_DEVICES), or, for tests, set share_gpus "
-                                         "(TESSERA_SHARE_GPUS=1) on all clients"))));
+                                         "CUDA_VISIBLE_DEVICES), or, for tests, set "
+                                         "TESSERA_SHARE_GPUS=1 on all clients"))));
   }
 }
 
@@ -552,13 +552,13 @@ TEST(CudaClientTest, TwoClientsOnOneGpuAreRefusedOnEachHost) {
 
 TEST(CudaClientTest, ClientsOfOneProcessShareNoGpu) {
   const auto api = FakeCuda::create({.num_gpus = 2});
-  ClientOptions options = on_gpus();
-  options.share_gpus = true;
-  EXPECT_THAT(run_clients({.num_clients = 2, .options = options, .hooks = {.cuda = api}},
-                          [](Client&) { return absl::OkStatus(); }),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("share_gpus: clients 0 and 1 are in one process (pid "),
-                             HasSubstr("clients that share GPUs need a process each"))));
+  JobSpec spec = {.num_clients = 2, .options = on_gpus(), .hooks = {.cuda = api}};
+  spec.hooks.share_gpus = true;
+  EXPECT_THAT(
+      run_clients(spec, [](Client&) { return absl::OkStatus(); }),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("TESSERA_SHARE_GPUS: clients 0 and 1 are in one process (pid "),
+                     HasSubstr("clients that share GPUs need a process each"))));
 }
 
 TEST(CudaClientTest, WithoutNcclClientsMeetAtBarriersOnly) {

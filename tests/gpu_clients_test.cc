@@ -60,8 +60,8 @@ namespace {
 using absl::StatusCode;
 using conformance::Case;
 
-// The contract of nccl::Api on one GPU: each rank a process, as share_gpus has it. First of all,
-// for without it nothing below can hold. On the fake: //collectives/nccl:contract_test.
+// The contract of nccl::Api on one GPU: each rank a process, as TESSERA_SHARE_GPUS has it. First of
+// all, for without it nothing below can hold. On the fake: //collectives/nccl:contract_test.
 class NcclOnSharedGpuTest : public ::testing::TestWithParam<nccl::ContractCase> {};
 
 Status run_rank_as_process(const nccl::ContractCase& c, nccl::Meeting& meeting, int rank) {
@@ -226,9 +226,8 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
     return absl::OkStatus();
   }
 
-  static Status run_as_processes(ClientOptions options, const Body& body,
+  static Status run_as_processes(const ClientOptions& options, const Body& body,
                                  const std::vector<int>& survivors) {
-    options.share_gpus = true;
     Shared<std::atomic<pid_t>> still;
     Ends ends;
     ends.before_standing_still = [&](Client&) {
@@ -247,17 +246,18 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
     ends.code_of_death = StatusCode::kUnavailable;
     ends.nccl_may_report_first = true;
     ends.many_elements = 16 << 20;
-    return first_error(
-        run_processes({.num_clients = kClients, .deadline = absl::Minutes(3), .options = options},
-                      [&](Client& client) { return body(client, ends); }),
-        survivors);
+    return first_error(run_processes({.num_clients = kClients,
+                                      .deadline = absl::Minutes(3),
+                                      .options = options,
+                                      .hooks = {.share_gpus = true}},
+                                     [&](Client& client) { return body(client, ends); }),
+                       survivors);
   }
 
-  static Status run_as_threads(ClientOptions options, const Body& body,
+  static Status run_as_threads(const ClientOptions& options, const Body& body,
                                const std::vector<int>& survivors) {
     const auto cuda = cuda::FakeCuda::create();
     const auto nccl = nccl::FakeNccl::create(cuda, {.shares_gpus = true});
-    options.share_gpus = true;
     std::promise<void> gate;
     Ends ends;
     ends.before_standing_still = [&, opened = gate.get_future().share()](Client& client) -> Status {
@@ -270,11 +270,12 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
     ends.while_standing_still = [] {};
     ends.go_on = [&] { gate.set_value(); };
     ends.die = []() -> Status { return absl::AbortedError("died"); };
-    TESSERA_RETURN_IF_ERROR(first_error(
-        run_threads(
-            {.num_clients = kClients, .options = options, .hooks = {.cuda = cuda, .nccl = nccl}},
-            [&](Client& client) { return body(client, ends); }),
-        survivors));
+    TESSERA_RETURN_IF_ERROR(
+        first_error(run_threads({.num_clients = kClients,
+                                 .options = options,
+                                 .hooks = {.cuda = cuda, .nccl = nccl, .share_gpus = true}},
+                                [&](Client& client) { return body(client, ends); }),
+                    survivors));
     TESSERA_REQUIRE(cuda->misuses().empty(), cuda->misuses()[0]);
     TESSERA_REQUIRE(nccl->misuses().empty(), nccl->misuses()[0]);
     return absl::OkStatus();

@@ -29,7 +29,7 @@ namespace {
 // Two clients: processes that share a GPU, or threads on the fakes.
 Status collectives(const BenchmarkOptions& options, Report* report) {
   testing::JobSpec job;
-  job.options.share_gpus = true;
+  job.hooks.share_gpus = true;
   if (!options.is_on_fake) {
     job.setting = testing::Setting::kProcesses;
     job.deadline = absl::Minutes(4);
@@ -71,7 +71,7 @@ Status products(const BenchmarkOptions& options, Report* report) {
 // As collectives(). A client whose NCCL is given leaves the settings of this machine's alone.
 Status timeline(const BenchmarkOptions& options, Report* report) {
   testing::JobSpec job;
-  job.options.share_gpus = true;
+  job.hooks.share_gpus = true;
   if (!options.is_on_fake) {
     job.setting = testing::Setting::kProcesses;
     job.deadline = absl::Minutes(4);

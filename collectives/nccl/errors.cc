@@ -18,7 +18,7 @@ struct Advice {
 constexpr Advice kAdvice[] = {
     {"Duplicate GPU",
      "clients share a GPU: give each one of its own, or, for tests, set "
-     "ClientOptions::share_gpus (TESSERA_SHARE_GPUS=1)",
+     "TESSERA_SHARE_GPUS=1",
      absl::StatusCode::kFailedPrecondition},
     // shmutils.cc of NCCL.
     {"shared memory segment",

@@ -32,7 +32,7 @@ Status claim_gpus(Coordinator& coordinator, const std::vector<std::string>& bus_
       result.Update(absl::FailedPreconditionError(absl::StrCat(
           user->second->to_string(), " and ", member.to_string(), " both use GPU ", id,
           "; give each client GPUs of its own (num_local_devices, CUDA_VISIBLE_DEVICES), or, for "
-          "tests, set share_gpus (TESSERA_SHARE_GPUS=1) on all clients")));
+          "tests, set TESSERA_SHARE_GPUS=1 on all clients")));
     }
   }
   return result;

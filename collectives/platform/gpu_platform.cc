@@ -28,8 +28,8 @@ Status check_processes(absl::Span<const MemberInfo> members) {
     for (const MemberInfo& b : members.subspan(static_cast<size_t>(a.client_id) + 1)) {
       if (!are_on_one_host(a, b) || a.pid != b.pid) continue;
       return absl::InvalidArgumentError(absl::StrCat(
-          "share_gpus: clients ", a.client_id, " and ", b.client_id, " are in one process (pid ",
-          a.pid, "); clients that share GPUs need a process each"));
+          "TESSERA_SHARE_GPUS: clients ", a.client_id, " and ", b.client_id,
+          " are in one process (pid ", a.pid, "); clients that share GPUs need a process each"));
     }
   }
   return absl::OkStatus();

@@ -54,7 +54,7 @@ class GpuPlatform final : public Platform {
   const PlatformOptions options_;
   const std::shared_ptr<cuda::Api> cuda_;
   const int num_gpus_;           // of this machine
-  bool may_share_gpus_ = false;  // with other clients, by ClientOptions::share_gpus
+  bool may_share_gpus_ = false;  // with other clients, as $TESSERA_SHARE_GPUS says
   bool shares_gpus_ = false;     // so, and NCCL was told
   std::vector<int> used_gpus_;   // by local devices, in turn
   // The members below are set by start_devices().

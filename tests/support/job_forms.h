@@ -38,7 +38,7 @@ struct JobForm {
   int devices_per_client;
   // Devices are GPUs: of the fake, so many of them; or kRealGpus.
   int num_gpus = 0;
-  // Clients share a GPU (ClientOptions::share_gpus).
+  // Clients share a GPU, as ClientHooks::share_gpus says.
   bool shares_gpus = false;
   // Clients are dealt to so many hosts, in order (on_hosts()).
   int num_hosts = 1;
@@ -128,7 +128,7 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
       return run_clients(spec, body);
     }
     spec.options.device_type = DeviceType::kCuda;
-    spec.options.share_gpus = GetParam().shares_gpus;
+    spec.hooks.share_gpus = GetParam().shares_gpus;
     const auto api = cuda::FakeCuda::create({.num_gpus = GetParam().num_gpus});
     const auto nccl = nccl::FakeNccl::create(api, {.shares_gpus = GetParam().shares_gpus});
     spec.hooks.cuda = api;
@@ -150,7 +150,7 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
   }
   static void set_real_gpus(JobSpec& spec) {
     spec.options.device_type = DeviceType::kCuda;
-    spec.options.share_gpus = GetParam().shares_gpus;
+    spec.hooks.share_gpus = GetParam().shares_gpus;
     // Processes take turns on a GPU that they share: an operation takes a tenth of a second.
     if (GetParam().shares_gpus) spec.deadline = absl::Minutes(6);
   }
