@@ -11,7 +11,7 @@
 //     heap             GroupBlocks, made by the first client that opens the group
 //
 //   GroupBlock:  device ids | MemberProgress of each member | OpRecord 0 | ... | OpRecord R-1
-//   OpRecord:    state word, verdict | MemberEntry of each member
+//   OpRecord:    state word, verdict | MemberEntry of each member | Outbox of each, Bulletin
 //
 // Operation number s of a group (1, 2, ...) lives in record s % R. Invariants:
 //   1. state says which operation a record describes, how many members have arrived and finished,
@@ -173,12 +173,36 @@ struct alignas(64) GroupBlock {
   uint32_t verdict_bytes;
   uint32_t entries_offset;
   uint32_t entry_stride;
+  // The sizes that the group's Room gives; 0 where it has none.
+  uint32_t outbox_stride;
+  uint32_t bulletin_bytes;
+  uint64_t outboxes_offset;
+  uint64_t bulletin_offset;
   // int32_t device_ids[num_members] follows.
 };
 
 // The size of a block's records: kSmall ones have no room for inputs in the entries.
 enum class Records { kFull, kSmall };
 inline constexpr uint32_t kSmallVerdictBytes = 1024;
+
+// A member's letter to other hosts, in the records of a group over several hosts (HostMail).
+struct alignas(64) Outbox {
+  std::atomic<uint32_t> seq;  // of the operation whose letter waits here; 0: none
+  uint32_t num_bytes;
+  // The letter follows.
+};
+// The letters of other hosts, in such records.
+struct alignas(64) Bulletin {
+  SharedWord<uint64_t> posted;  // seq:32 | bytes:32
+  // The bytes follow.
+};
+
+// What a block's records have room for.
+struct Room {
+  Records records = Records::kFull;
+  uint32_t outbox_bytes = 0;    // for the letter of a member to other hosts
+  uint32_t bulletin_bytes = 0;  // for the letters of other hosts
+};
 
 inline int32_t* device_ids(GroupBlock* block) {
   return reinterpret_cast<int32_t*>(reinterpret_cast<std::byte*>(block) + sizeof(GroupBlock));

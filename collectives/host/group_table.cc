@@ -44,12 +44,16 @@ void clear_record(std::byte* record, const GroupBlock& shape) {
   for (uint32_t m = 0; m < shape.num_members; ++m) {
     std::memset(record + shape.entries_offset + m * shape.entry_stride, 0,
                 offsetof(MemberEntry, detail));
+    if (shape.outbox_stride > 0) {
+      std::memset(record + shape.outboxes_offset + m * shape.outbox_stride, 0, sizeof(Outbox));
+    }
   }
+  if (shape.bulletin_bytes > 0) std::memset(record + shape.bulletin_offset, 0, sizeof(Bulletin));
 }
 
 // What a block of that many members and records has where.
-void set_shape(uint64_t num_members, uint32_t num_records, Records records, GroupBlock* shape) {
-  const bool is_small = records == Records::kSmall;
+void set_shape(uint64_t num_members, uint32_t num_records, const Room& room, GroupBlock* shape) {
+  const bool is_small = room.records == Records::kSmall;
   shape->num_members = static_cast<uint32_t>(num_members);
   shape->num_records = num_records;
   shape->progress_offset = align64(sizeof(GroupBlock) + num_members * sizeof(int32_t));
@@ -58,7 +62,16 @@ void set_shape(uint64_t num_members, uint32_t num_records, Records records, Grou
   shape->entries_offset =
       static_cast<uint32_t>(align64(offsetof(OpRecord, verdict) + shape->verdict_bytes));
   shape->entry_stride = is_small ? offsetof(MemberEntry, inlined) : sizeof(MemberEntry);
-  shape->record_stride = shape->entries_offset + num_members * shape->entry_stride;
+  shape->outboxes_offset = align64(shape->entries_offset + num_members * shape->entry_stride);
+  if (room.outbox_bytes > 0) {
+    shape->outbox_stride = static_cast<uint32_t>(align64(sizeof(Outbox) + room.outbox_bytes));
+  }
+  shape->bulletin_offset = shape->outboxes_offset + num_members * shape->outbox_stride;
+  shape->bulletin_bytes = room.bulletin_bytes;
+  shape->record_stride = shape->bulletin_offset;
+  if (room.bulletin_bytes > 0) {
+    shape->record_stride += align64(sizeof(Bulletin) + room.bulletin_bytes);
+  }
 }
 
 // The progress of the client's first member, which counts its handles.
@@ -71,6 +84,12 @@ MemberProgress& counts_of(GroupBlock* block, absl::Span<const GroupMember> membe
 }
 
 }  // namespace
+
+bool are_of_several_clients(absl::Span<const GroupMember> members) {
+  return std::any_of(members.begin(), members.end(), [&](const GroupMember& member) {
+    return member.client_id != members[0].client_id;
+  });
+}
 
 // The lock, or why it cannot be had.
 class GroupTable::Lock {
@@ -145,7 +164,7 @@ void GroupTable::initialize(std::byte* region, uint64_t begin) {
 }
 
 StatusOr<GroupBlock*> GroupTable::open(absl::Span<const GroupMember> members, uint32_t num_records,
-                                       uint64_t salt, Records records) {
+                                       uint64_t salt, const Room& room) {
   uint64_t key = salt + 1;
   for (const GroupMember& member : members) {
     const auto id = static_cast<uint32_t>(member.device_id);
@@ -162,7 +181,7 @@ StatusOr<GroupBlock*> GroupTable::open(absl::Span<const GroupMember> members, ui
     if (is_of(found, members, salt)) block = found;
   }
   GroupBlock shape = {};
-  set_shape(members.size(), num_records, records, &shape);
+  set_shape(members.size(), num_records, room, &shape);
   shape.salt = salt;
   if (block == nullptr) block = make(members, shape, key);
   if (block == nullptr && free_unheld()) block = make(members, shape, key);
@@ -234,6 +253,10 @@ GroupBlock* GroupTable::make(absl::Span<const GroupMember> members, const GroupB
   block->verdict_bytes = shape.verdict_bytes;
   block->entries_offset = shape.entries_offset;
   block->entry_stride = shape.entry_stride;
+  block->outbox_stride = shape.outbox_stride;
+  block->bulletin_bytes = shape.bulletin_bytes;
+  block->outboxes_offset = shape.outboxes_offset;
+  block->bulletin_offset = shape.bulletin_offset;
   for (uint64_t i = 0; i < n; ++i) {
     device_ids(block)[i] = members[i].device_id;
     progress_of(*block)[i].client_id = members[i].client_id;

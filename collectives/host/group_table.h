@@ -44,6 +44,9 @@ struct GroupMember {
   int ordinal = 0;
 };
 
+// Whether they live in more than one client.
+bool are_of_several_clients(absl::Span<const GroupMember> members);
+
 class GroupTable {
  public:
   // Whether a client will not touch the region any more.
@@ -66,7 +69,7 @@ class GroupTable {
   // ResourceExhausted where there is no room for it; Unavailable where another client keeps the
   // lock for too long, with the loss of that client if it is known.
   StatusOr<GroupBlock*> open(absl::Span<const GroupMember> members, uint32_t num_records,
-                             uint64_t salt, Records records = Records::kFull);
+                             uint64_t salt, const Room& room = {});
   // Gives a handle back. Does nothing where the block is another generation's by now, for the
   // client was taken for gone.
   void close(GroupBlock* block, uint64_t generation, absl::Span<const GroupMember> members);

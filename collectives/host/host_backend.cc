@@ -239,13 +239,13 @@ StatusOr<Rendezvous> HostBackend::open_rendezvous(const std::vector<GroupMember>
                                                   uint64_t salt, uint32_t num_records) {
   // Messages among all pairs of 64 devices have to fit into one control region. Where devices move
   // the bytes they use the place for inputs.
-  const Records records =
-      salt == kMessageSalt && make_mover_ == nullptr ? Records::kSmall : Records::kFull;
+  const bool is_small = salt == kMessageSalt && make_mover_ == nullptr;
+  const Room room = {.records = is_small ? Records::kSmall : Records::kFull};
   StatusOr<Rendezvous> opened =
-      Rendezvous::open(resources_.link(), members, num_records, salt, records);
+      Rendezvous::open(resources_.link(), members, num_records, salt, room);
   if (!absl::IsResourceExhausted(opened.status())) return opened;
   forget_unused(Forget::kAllUnused);
-  return Rendezvous::open(resources_.link(), members, num_records, salt, records);
+  return Rendezvous::open(resources_.link(), members, num_records, salt, room);
 }
 
 void HostBackend::forget_unused(Forget which) {

@@ -12,12 +12,6 @@
 namespace tessera::host {
 namespace {
 
-bool are_of_several_clients(const std::vector<GroupMember>& members) {
-  return std::any_of(members.begin(), members.end(), [&](const GroupMember& member) {
-    return member.client_id != members[0].client_id;
-  });
-}
-
 // A run that has ended before it began.
 class EndedRun final : public PendingWork {
  public:

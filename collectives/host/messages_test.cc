@@ -163,7 +163,7 @@ TEST_F(MessagesTest, ALookAtAMessageDoesNotWaitForASettlerThatIsStopped) {
   HostLink& link = *job_->client(0).link;
   TESSERA_ASSERT_OK_AND_ASSIGN(const Rendezvous pair,
                                Rendezvous::open(link, {{0, 0, 0}, {1, 1, 0}}, kMessageRecords,
-                                                kMessageSalt, Records::kSmall));
+                                                kMessageSalt, {.records = Records::kSmall}));
   // Small records cut the text of the verdict short.
   auto* const entry = reinterpret_cast<std::byte*>(&pair.entry(1, 0));
   OpRecord& record = *reinterpret_cast<OpRecord*>(

@@ -30,7 +30,7 @@ void fetch_to_write(const void* line) {
 }  // namespace
 
 StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> members,
-                                      uint32_t num_records, uint64_t salt, Records records) {
+                                      uint32_t num_records, uint64_t salt, const Room& room) {
   if (members.size() > kMaxMembers) {
     return absl::UnimplementedError(absl::StrCat(
         "a group of ", members.size(), " devices on one host; the most is ", kMaxMembers));
@@ -42,7 +42,7 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
   TESSERA_CHECK((num_records & (num_records - 1)) == 0, "a power of two");
   const int leader = members[0].client_id;
   TESSERA_ASSIGN_OR_RETURN(GroupBlock * block,
-                           link.groups_led_by(leader).open(members, num_records, salt, records));
+                           link.groups_led_by(leader).open(members, num_records, salt, room));
   Rendezvous result(link, std::move(members), leader, block);
   result.held_.value = true;
   result.held_.link = link.openness();
@@ -171,6 +171,14 @@ bool Rendezvous::wait_all_arrived(uint32_t seq, absl::Time deadline,
   });
   const State state = load(seq);
   return state.seq != seq || state.phase != Phase::kOpen;
+}
+
+bool Rendezvous::wait_for_news(uint32_t seq, absl::Time deadline,
+                               absl::FunctionRef<bool()> waiting) {
+  return wait_while(seq, deadline, nullptr, [&](const State& state) {
+    const bool has_failed = state.phase == Phase::kFailed || state.phase == Phase::kOrphaned;
+    return !has_failed && waiting();
+  });
 }
 
 Status Rendezvous::finish(uint32_t seq, int num_members, Then then, const Op* op) {

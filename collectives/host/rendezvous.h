@@ -51,8 +51,7 @@ class Rendezvous {
   // must be a member. `salt` tells groups of the same devices apart that serve different ends.
   // ResourceExhausted where the region of the first member's client is full.
   static StatusOr<Rendezvous> open(HostLink& link, std::vector<GroupMember> members,
-                                   uint32_t num_records, uint64_t salt,
-                                   Records records = Records::kFull);
+                                   uint32_t num_records, uint64_t salt, const Room& room = {});
   Rendezvous(Rendezvous&& other) = default;
   ~Rendezvous() { close(); }
   // Gives the handle back; nothing else may be called after that.
@@ -139,6 +138,9 @@ class Rendezvous {
     }
     return absl::OkStatus();
   }
+  // Waits while the record describes `seq`, the operation has no result and `waiting` holds; what
+  // ends that calls nudge() afterwards. False at the deadline.
+  bool wait_for_news(uint32_t seq, absl::Time deadline, absl::FunctionRef<bool()> waiting);
   // Whether the operation has begun, with a member that has arrived, and not all have.
   bool is_open(uint32_t seq) const {
     const State state = load(seq);
