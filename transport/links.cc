@@ -29,6 +29,7 @@ Links::~Links() {
 }
 
 void Links::note_broken(int client, const Status& reason) {
+  uint64_t number = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Break& last = breaks_[client];
@@ -38,12 +39,12 @@ void Links::note_broken(int client, const Status& reason) {
     // breaks as soon as it is made: engines on MPI find only then that MPI has ended.
     const absl::Time now = steady_now();
     if (was_up && now - last.up_since > kAttemptInterval) last.since = now;
-    last.number = num_breaks_.load() + 1;
+    last.number = number = num_breaks_.load() + 1;
     last.reason = reason;
     last.is_down = true;
     num_breaks_.store(last.number, std::memory_order_release);
   }
-  site_.connection_broke(client);
+  site_.connection_broke(client, number);
   std::lock_guard<std::mutex> lock(mutex_);
   if (is_connecting_) return;
   // Where no thread can be started the connection stays down.
@@ -56,6 +57,15 @@ bool Links::are_up(absl::Span<const int> clients) const {
   return std::none_of(clients.begin(), clients.end(), [this](int client) {
     const auto it = breaks_.find(client);
     return it != breaks_.end() && it->second.is_down;
+  });
+}
+
+bool Links::have_broken(absl::Span<const int> clients, uint64_t num_breaks) const {
+  if (this->num_breaks() == 0) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(clients.begin(), clients.end(), [&](int client) {
+    const auto it = breaks_.find(client);
+    return it != breaks_.end() && (it->second.is_down || it->second.number > num_breaks);
   });
 }
 

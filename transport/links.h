@@ -49,8 +49,9 @@ class Links {
     // Whether the client is lost, so that no attempt is made.
     virtual bool is_lost(int client) = 0;
     // The connection has broken: what it has brought of runs that have not begun here is void.
-    // Called where the engine calls; does not block.
-    virtual void connection_broke(int client) = 0;
+    // `number`: of the break; a run that began before it has a smaller num_breaks. Called where the
+    // engine calls; does not block.
+    virtual void connection_broke(int client, uint64_t number) = 0;
     // It is made again: first for the letters, and then for runs, which may send on it.
     virtual void reopen_letters(int client) = 0;
     virtual void connection_is_up(int client) = 0;
@@ -70,6 +71,8 @@ class Links {
   // How many connections have broken so far.
   uint64_t num_breaks() const { return num_breaks_.load(std::memory_order_acquire); }
   bool are_up(absl::Span<const int> clients) const;
+  // Whether a connection of a run that began after so many breaks has broken since, or is down.
+  bool have_broken(absl::Span<const int> clients, uint64_t num_breaks) const;
   // The error of a run with these clients that began after so many breaks (invariant 2).
   Status find_broken(absl::Span<const int> clients, uint64_t num_breaks) const;
 

@@ -97,7 +97,7 @@ class NotingSite final : public Links::Site {
     asked_for_loss.open();
     return has_lost_peer;
   }
-  void connection_broke(int) override { note("broke"); }
+  void connection_broke(int, uint64_t) override { note("broke"); }
   void reopen_letters(int) override { note("letters"); }
   void connection_is_up(int) override {
     note("up");
@@ -127,6 +127,9 @@ TEST_F(LinksTest, ARunUnderWayFailsWhenTheConnectionIsUpAgainAndALaterOneMaySend
   EXPECT_TRUE(links.are_up({1}));
   // The coordinator may still tell of a loss.
   EXPECT_THAT(links.find_broken({kPeer}, before), IsOk());
+  EXPECT_TRUE(links.have_broken({1, kPeer}, before));
+  EXPECT_TRUE(links.have_broken({kPeer}, links.num_breaks()));  // it is down
+  EXPECT_FALSE(links.have_broken({1}, before));
   const uint64_t later = links.num_breaks();
   engine.end_attempt(absl::OkStatus());
   ASSERT_THAT(site.is_up.wait(), IsOk());
@@ -138,6 +141,8 @@ TEST_F(LinksTest, ARunUnderWayFailsWhenTheConnectionIsUpAgainAndALaterOneMaySend
                "repeat this call on every client"));
   EXPECT_THAT(links.find_broken({1}, before), IsOk());
   EXPECT_THAT(links.find_broken({kPeer}, later), IsOk());
+  EXPECT_TRUE(links.have_broken({kPeer}, before));
+  EXPECT_FALSE(links.have_broken({kPeer}, later));
   EXPECT_THAT(site.told(), ElementsAre("broke", "letters", "up"));
 }
 

@@ -20,18 +20,21 @@ void Board::note_call(const Signature& other) {
 }
 
 void Board::note_entry(int member, Entry entry) {
+  if (entries.count(member) > 0) return;
   note_call(entry.statement.signature);
   has_errors |= !entry.error.ok();
-  entries.insert_or_assign(member, std::move(entry));
+  entries.emplace(member, std::move(entry));
 }
 
-void Board::drop_entries(absl::FunctionRef<bool(int member)> is_dropped) {
+bool Board::drop_entries_of(int sender) {
   std::map<int, Entry> kept = std::exchange(entries, {});
+  const size_t num_before = kept.size();
   call.reset();
   has_differences = has_errors = false;
   for (auto& [member, entry] : kept) {
-    if (!is_dropped(member)) note_entry(member, std::move(entry));
+    if (entry.sender != sender) note_entry(member, std::move(entry));
   }
+  return entries.size() < num_before;
 }
 
 const Board* Boards::find(uint32_t seq) const {

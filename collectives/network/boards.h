@@ -45,6 +45,7 @@ struct Board {
     std::vector<int64_t> counts;     // Collective::own_counts()
     std::vector<std::byte> inlined;  // the input, of a run whose inputs are in the entries
     Status error;                    // that it brings
+    int sender = -1;                 // the client whose letter brought it; -1: one of this host
   };
   struct Asked {
     int from;
@@ -53,12 +54,20 @@ struct Board {
 
   // Compares what a member has called with what came before.
   void note_call(const Signature& call);
-  // Keeps what a member on another host has arrived with, and compares it.
+  // Keeps what a member on another host has arrived with, and compares it. The first one stays,
+  // which a run may be reading.
   void note_entry(int member, Entry entry);
-  // Forgets the entries of some members.
-  void drop_entries(absl::FunctionRef<bool(int member)> is_dropped);
+  // Forgets the entries that letters of a client have brought. Whether there were any.
+  bool drop_entries_of(int sender);
 
   std::map<int, Entry> entries;  // of members on other hosts
+  // Entries that this client is to post for its host when the record is free (Postings).
+  std::vector<std::byte> to_post;
+  // How many bytes this client has read of what another one posts.
+  size_t num_read = 0;
+  // Links::num_breaks() before a break that has lost entries: the run fails as if it had begun
+  // then.
+  uint64_t breaks_before = UINT64_MAX;
   // The call that entries of other hosts and members of this client have in common. Each is
   // compared once, on arrival.
   std::optional<Signature> call;                 // the first one
@@ -67,7 +76,8 @@ struct Board {
   std::map<int, std::deque<Asked>> requests[2];  // by member here; first and second step
   std::optional<Status> verdict;
   std::map<int, std::string> doing;  // of members that were asked
-  std::set<int> coming;              // the asked members whose entry is on the way
+  std::set<int> coming;              // the asked members whose entry or verdict is on the way
+  std::set<int> have_arrived;        // those of them that have said that they have arrived
   // Members of this client that have arrived, and members that were asked for before they had, with
   // the call of the member that asked first.
   std::set<int> arrived;

@@ -60,7 +60,7 @@ void Letters::read_rest(int client, const std::shared_ptr<Incoming>& incoming) {
   const size_t first = std::min(letter.body.size(), sizeof(incoming->page.body));
   if (first > 0) std::memcpy(letter.body.data(), incoming->page.body, first);
   const auto end = [this, client, incoming](const Status& status) {
-    if (status.ok()) deliver(std::move(incoming->letter));
+    if (status.ok()) deliver(client, std::move(incoming->letter));
     // Also after an error: it ends with the error of the next page.
     read_page(client, incoming);
   };
@@ -94,19 +94,23 @@ void Letters::send(int client, const Letter& letter, Engine::Done done) {
   engine_.send(client, kLetters, absl::MakeConstSpan(outgoing->rest), outgoing, std::move(done));
 }
 
-void Letters::deliver(Letter letter) {
+void Letters::deliver(int client, Letter letter) {
   std::lock_guard<std::mutex> reading(reading_);
   Reader reader;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto it = readers_.find(letter.group);
-    if (it == readers_.end()) {
-      early_[letter.group].push_back(std::move(letter));
-      return;
+    if (it != readers_.end()) {
+      reader = it->second;
+    } else if (letter.kind != Letter::Kind::kNotYet) {  // an answer to a group that has ended
+      early_[letter.group].push_back(letter);
     }
-    reader = it->second;
   }
-  reader(std::move(letter));
+  if (reader != nullptr) {
+    reader(std::move(letter));
+  } else if (early_listener_ != nullptr) {
+    early_listener_(client, letter);
+  }
 }
 
 void Letters::set_reader(uint64_t group, Reader reader) {

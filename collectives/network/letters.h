@@ -29,6 +29,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -40,7 +41,9 @@ namespace tessera::network {
 
 struct Letter {
   enum class Kind : uint32_t {
-    kEntry,    // of member `from`: what it arrived with
+    kEntry,    // of member `from`: what it arrived with, to each client
+    kEntries,  // by member `from`: what members of its host arrived with, to the client of `to`
+    kNotYet,   // of the client of member `from`: it has no such group yet, and showed no entries
     kRequest,  // of member `from` to member `to`: what it wants
     kVerdict,  // the run has failed with this
     kAsk,      // of member `from`: what is the device of member `to` doing? Its call is the body
@@ -67,6 +70,8 @@ uint64_t name_of_group(absl::Span<const host::GroupMember> members, LettersOf le
 class Letters {
  public:
   using Reader = std::function<void(Letter letter)>;
+  // Told of a letter that a client has sent to a group without a reader, which is kept for it.
+  using EarlyListener = std::function<void(int client, const Letter& letter)>;
 
   // The engine must outlive the letters' last use, and is stopped before they go. `word`: of the
   // job, the same on all clients.
@@ -77,6 +82,8 @@ class Letters {
   // Does not block. A letter to a client that is lost is dropped: the loss ends what waits for an
   // answer. `done`, if there is one, is called as that of Engine::send().
   void send(int client, const Letter& letter, Engine::Done done = nullptr);
+  // Before open(). Called as a reader is.
+  void set_early_listener(EarlyListener listener) { early_listener_ = std::move(listener); }
   // Null: letters of the group are kept from now on, for the next reader. When this returns the
   // former reader is not running.
   void set_reader(uint64_t group, Reader reader);
@@ -104,10 +111,11 @@ class Letters {
 
   void read_page(int client, const std::shared_ptr<Incoming>& incoming);
   void read_rest(int client, const std::shared_ptr<Incoming>& incoming);
-  void deliver(Letter letter);
+  void deliver(int client, Letter letter);
 
   Engine& engine_;
   const uint64_t word_;
+  EarlyListener early_listener_;
   std::mutex sending_;                             // so that a body follows its envelope
   std::mutex reading_;                             // held while a reader runs; before mutex_
   std::mutex mutex_;                               // guards what follows

@@ -52,6 +52,15 @@ Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::Hos
       devices_.push_back({static_cast<int>(devices_.size()), member.client_id, ordinal});
     }
   }
+  letters.set_early_listener([this](int client, const Letter& letter) {
+    if (letter.kind != Letter::Kind::kEntries) return;
+    letters.send(client, {.kind = Letter::Kind::kNotYet,
+                          .seq = letter.seq,
+                          .group = letter.group,
+                          .from = letter.to,
+                          .to = letter.from,
+                          .body = {}});
+  });
   letters.set_reader(kOfNoGroup, [this](const Letter& letter) { read(letter); });
   if (listens_) link_->set_long_wait_listener([this] { note_long_wait(); });
 }
@@ -236,9 +245,9 @@ void Network::release(const DeviceWait& wait) {
 
 bool Network::is_lost(int client) { return link_ != nullptr && !link_->client_status(client).ok(); }
 
-void Network::connection_broke(int client) {
+void Network::connection_broke(int client, uint64_t number) {
   std::lock_guard<std::mutex> lock(groups_mutex_);
-  for (const auto& [_, group] : groups_) group->connection_broke(client);
+  for (const auto& [_, group] : groups_) group->connection_broke(client, number);
 }
 
 void Network::connection_is_up(int client) {

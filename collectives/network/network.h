@@ -60,7 +60,7 @@ class WaitingGroup {
                    std::function<void()>& next) = 0;
   virtual void release(const DeviceWait& wait) = 0;
   // As the functions of Links::Site.
-  virtual void connection_broke(int client) = 0;
+  virtual void connection_broke(int client, uint64_t number) = 0;
   virtual void connection_is_up(int client) = 0;
   // For reports of long waits.
   virtual GroupWait awaited_in(uint32_t seq) = 0;
@@ -117,7 +117,7 @@ class Network final : private LongWaits::Site, private Links::Site {
            std::function<void()> next) override;
   void release(const DeviceWait& wait) override;
   bool is_lost(int client) override;
-  void connection_broke(int client) override;
+  void connection_broke(int client, uint64_t number) override;
   void reopen_letters(int client) override { letters.open(client); }
   void connection_is_up(int client) override;
   void read(const Letter& letter);

@@ -44,16 +44,18 @@ int count_own(const host::HostLink& link, const std::vector<GroupMember>& member
       [&link](const GroupMember& member) { return member.client_id == link.client_id(); }));
 }
 
+// Of all members, where inputs are in the letters.
+constexpr int64_t kMostInlinedBytes = 64 * host::kInlineBytes;
+
 // Whether inputs are in the letters. Equal on all members.
 bool is_inlined(const Collective& collective) {
   const std::optional<int64_t> elements = collective.most_elements();
   if (collective.kind() == OpKind::kSendRecv || !elements.has_value()) return false;
   if (!collective.replicas().empty()) return false;
   // Every member gets all inputs. Else each asks each other one for its part: many more letters.
-  constexpr int64_t kMostBytes = 64 * host::kInlineBytes;
   const int64_t num_bytes = *elements * dtype_size(collective.dtype());
   return *elements <= host::kInlineBytes / dtype_size(collective.dtype()) &&
-         num_bytes * collective.place().num_members <= kMostBytes;
+         num_bytes * collective.place().num_members <= kMostInlinedBytes;
 }
 
 LettersOf letters_of(bool is_for_messages) {
@@ -103,6 +105,7 @@ SpanRuns::SpanRuns(host::HostResources& resources, std::shared_ptr<Network> netw
       verdicts_(network_->coordinator, absl::StrCat("verdict of ", absl::Hex(name_))),
       places_(places_of(resources.link(), all_members())),
       meetings_(*this, std::move(rendezvous)),
+      postings_(meetings_.rendezvous(), places_, all_members(), resources.link().client_id()),
       running_(size()),
       boards_(count_own(resources.link(), all_members())) {
   std::set<int> others;
@@ -126,8 +129,18 @@ StatusOr<std::shared_ptr<host::HostGroup>> SpanRuns::create(
   host::HostLink& link = resources.link();
   // Names the group of the members here; another group of the same members has another salt.
   const uint64_t salt = name_of_group(members, letters_of(is_for_messages)) | uint64_t{1} << 63;
+  std::vector<GroupMember> here = on_this_host(link, members);
+  host::Room room;
+  // A message has one member on each host.
+  if (!is_for_messages) {
+    const size_t most_input_bytes =
+        std::min<size_t>(host::kInlineBytes, kMostInlinedBytes / members.size());
+    // What a device tells the others is in the place of the input.
+    room = Postings::room_for(members.size(), here,
+                              device_mover == nullptr ? most_input_bytes : host::kInlineBytes);
+  }
   TESSERA_ASSIGN_OR_RETURN(Rendezvous rendezvous,
-                           Rendezvous::open(link, on_this_host(link, members), kRecords, salt));
+                           Rendezvous::open(link, std::move(here), kRecords, salt, room));
   return std::make_shared<SpanRuns>(resources, std::move(network), std::move(members),
                                     is_for_messages, std::move(device_mover),
                                     std::move(rendezvous));
@@ -285,6 +298,9 @@ void SpanRuns::retire(SpanRun& run) {
     if (checker_ == &run) checker_ = nullptr;
     ending = std::exchange(run.ending, std::nullopt);
     boards_.retire(run.op.seq);
+    // The record of the next run may be free now.
+    const uint32_t next = host::seq_after(run.op.seq);
+    if (boards_.find(next) != nullptr) postings_.post(next, boards_.at(next));
   }
   if (ending.has_value()) ending->next();
 }

@@ -5,7 +5,8 @@
 // letters and an Engine between hosts.
 //
 //   placed(): numbered
-//     | fills its entry, arrives on its host, sends the entry to the clients of the other hosts
+//     | fills its entry, arrives on its host; the last member there sends the entries of all to one
+//     | client of each other host, which posts them for the others of its host (Postings)
 //     | the entries of all members are here, and agree; small inputs are in them: then the
 //     | run needs nothing else of other hosts, and no loss there can fail it
 //   first step    asks for the boxes or terms it lacks, and serves the requests of the others
@@ -83,6 +84,7 @@
 #include "collectives/network/letters.h"
 #include "collectives/network/long_waits.h"
 #include "collectives/network/network.h"
+#include "collectives/network/postings.h"
 #include "collectives/network/span_exchange.h"
 #include "collectives/network/transfers.h"
 #include "collectives/network/verdicts.h"
@@ -111,8 +113,13 @@ class SpanRun final : public host::JointRun {
   absl::Time next_look = absl::InfinitePast();  // for circles of waits
   bool has_looked = false;
   absl::Time next_ping = absl::InfinitePast();
-  uint64_t num_breaks = 0;  // of connections, when it began (Links)
-  Transfers transfers;      // guarded by SpanRuns::mutex_
+  uint64_t num_breaks = 0;     // of connections, when it began (Links)
+  bool is_sent_apart = false;  // its entry, which has no room in the record
+  bool is_told = false;        // its arrival, to other hosts, now or with those of others
+  // Guarded by SpanRuns::mutex_.
+  Transfers transfers;
+  std::vector<std::byte>
+      sent;  // the entries that it has sent for its host, until they are received
   // Guarded by SpanRuns::mutex_: from when to when a waiter has waited in vain.
   struct Waited {
     absl::Time called;
@@ -178,7 +185,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   void end(const DeviceWait& wait, const Status& error, bool is_held,
            std::function<void()>& next) override;
   void release(const DeviceWait& wait) override;
-  void connection_broke(int client) override;
+  void connection_broke(int client, uint64_t number) override;
   void connection_is_up(int client) override;
   GroupWait awaited_in(uint32_t seq) override;
 
@@ -195,6 +202,8 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   static constexpr absl::Duration kFirstLook = absl::Milliseconds(5);
   // How long after its deadline a member has to say so, before a late member says it.
   static constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
+  // The interval of a wait's checks after the deadline.
+  static constexpr absl::Duration kLateCheckInterval = absl::Milliseconds(5);
   // A waiter is woken once its condition holds, not for every letter.
   struct Waiter {
     absl::FunctionRef<bool()> is_ready;
@@ -211,10 +220,28 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   Status meet(SpanRun& run, Status own);
   // Waits for the entries of the other hosts, or for a difference among those that have arrived.
   Status wait_for_entries(SpanRun& run);
-  void send_entry(SpanRun& run, const Status& own);
+  // What the member tells other hosts.
+  std::vector<std::byte> encode_entry(const SpanRun& run, const Status& own) const;
+  // Tells other hosts of a member that has arrived, now or with those that come within kFirstLook,
+  // and the other clients of this host of what has come.
+  Status tell_arrival(SpanRun& run, const std::vector<std::byte>& encoded);
+  // Tells other hosts of the members that have arrived here and that they were not told of.
+  void send_arrivals(SpanRun& run);
+  void send_entry(SpanRun& run, int client, Letter::Kind kind, int to,
+                  const std::vector<std::byte>& body);
+  // Sends entries to the other clients of a host whose receiver has not shown them.
+  void send_again(const Letter& not_yet);
+  // Notes what another client of this host has posted. Requires mutex_.
+  void read_posted(uint32_t seq);
+  // The clients whose connections the run still needs. Requires mutex_.
+  absl::Span<const int> needed_clients(const SpanRun& run);
   // For a member that arrives after the deadline of another one.
   Status wait_for_verdict(SpanRun& run);
   bool all_came(const SpanRun& run);
+  // Whether the entries of all members on other hosts are here.
+  bool have_all_come(const Board& board) const {
+    return board.entries.size() == static_cast<size_t>(num_members() - size());
+  }
   // `here`: arrivals() of the record. Requires mutex_.
   bool has_come(int member, const std::vector<bool>& here, const Board& board) const;
   // At a deadline: OK where all turn out to have arrived in time.
@@ -254,6 +281,8 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   // Waits for the members of this host: `wait_until` blocks until a time, or until the run has
   // news, and says whether it is so.
   Status wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until);
+  // As wait(), for entries, in a client that gets them from another one of its host.
+  Status wait_for_posted(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready);
   // When a wait of the run has to check conditions for which nothing wakes it. Requires mutex_.
   absl::Time next_check(const SpanRun& run);
   // Ends a circle of waits on this host that the arrived member is in. Has the coordinator look for
@@ -306,6 +335,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   const Places places_;
   std::vector<int> others_;  // the clients of the group on other hosts
   host::Meetings meetings_;
+  Postings postings_;  // put() and take(); mutex_ guards the rest
 
   std::mutex mutex_;  // guards what follows
   std::vector<Waiter*> waiters_;

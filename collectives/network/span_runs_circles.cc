@@ -34,6 +34,8 @@ void SpanRuns::look_for_circles(SpanRun& run) {
   const bool is_first = !std::exchange(run.has_looked, true);
   run.next_look = is_first ? now + host::kLongWait - kFirstLook : now + host::kLongWait;
   if (is_first) {
+    // One of this host is late: other hosts are told of those that are there.
+    if (network_->links().are_up(others_)) send_arrivals(run);
     // As for a wait on one host: the last member of a circle sees what the others wait in.
     Rendezvous& rendezvous = meetings_.rendezvous();
     if (rendezvous.is_open(run.op.seq)) host::check_conflicts(rendezvous, run.op);

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "collectives/host/last_seen.h"
 #include "collectives/network/letter_body.h"
@@ -55,8 +56,13 @@ Status SpanRuns::check(SpanRun& run) {
   Status transfer_error;
   std::optional<SpanRun::Waited> waited;
   std::optional<SpanRun::Ending> ending;
+  absl::Span<const int> needed;
+  bool awaits_others = true;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    read_posted(run.op.seq);
+    needed = needed_clients(run);
+    awaits_others = !needed.empty() || !have_all_come(boards_.at(run.op.seq));
     waited = run.waited;
     run.is_waited_new = false;
     ending = std::exchange(run.ending, std::nullopt);
@@ -68,8 +74,8 @@ Status SpanRuns::check(SpanRun& run) {
     const Status why = meetings_.interruption(run);
     if (!why.ok()) return fail(run, why);
   }
-  if (transfer_error.ok()) transfer_error = network_->links().find_broken(others_, run.num_breaks);
-  if (transfer_error.ok() && steady_now() >= run.next_ping) {
+  if (transfer_error.ok()) transfer_error = network_->links().find_broken(needed, run.num_breaks);
+  if (awaits_others && transfer_error.ok() && steady_now() >= run.next_ping) {
     run.next_ping = steady_now() + kPingInterval;
     transfer_error = network_->find_unreachable(awaited_clients(run));
   }
@@ -77,6 +83,14 @@ Status SpanRuns::check(SpanRun& run) {
   if (waited.has_value()) return end_at_deadline(run, waited->called, waited->deadline);
   if (steady_now() < run.op.deadline) return absl::OkStatus();
   return end_at_deadline(run, run.op.start, run.op.deadline);
+}
+
+// A run whose inputs are in the entries needs no other host once it has them and has told its own.
+// A client that reads what another one posts gets no entries by connections of its own.
+absl::Span<const int> SpanRuns::needed_clients(const SpanRun& run) {
+  const bool needs_all = !run.is_told || !run.is_inlined() || run.is_sent_apart;
+  if (needs_all || (!postings_.reads() && !have_all_come(boards_.at(run.op.seq)))) return others_;
+  return run.sent.empty() ? absl::Span<const int>() : postings_.receivers();
 }
 
 std::vector<int> SpanRuns::awaited_clients(const SpanRun& run) {
@@ -104,6 +118,11 @@ Status SpanRuns::missing(const SpanRun& run, absl::Time start, absl::Time deadli
     }
   }
   const std::map<int, std::string> doing = ask_missing(run, arrived);
+  {
+    // A member that has said that it has arrived is not missing, wherever its entry is.
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const int member : boards_.at(run.op.seq).have_arrived) arrived[member] = true;
+  }
   const bool is_open = std::find(arrived.begin(), arrived.end(), false) != arrived.end();
   const Status error = host::describe_missing(
       {run.label(), all_members(), arrived, is_open, deadline - start},
@@ -144,12 +163,18 @@ std::map<int, std::string> SpanRuns::ask_missing(const SpanRun& run,
   }
   std::unique_lock<std::mutex> lock(mutex_);
   Board& board = boards_.at(run.op.seq);
-  wait_for(lock, kAnswerLimit, [&] {
+  const auto has_all = [&] {
     for (const int member : board.coming) {
       if (board.entries.count(member) == 0) return false;
     }
     return board.doing.size() >= num_asked;
-  });
+  };
+  const absl::Time limit = steady_now() + kAnswerLimit;
+  while (!has_all() && steady_now() < limit) {
+    // What is posted wakes no wait for letters.
+    wait_for(lock, postings_.reads() ? kLateCheckInterval : kAnswerLimit, has_all);
+    read_posted(run.op.seq);
+  }
   std::map<int, std::string> doing;
   for (const auto& [member, text] : board.doing) doing[all_members()[member].device_id] = text;
   return doing;
@@ -210,13 +235,13 @@ void SpanRuns::keep_failure(uint32_t seq, const Signature& call, const Status& v
   tell_runs(seq);
 }
 
-// The other end fails a run that it had begun before: the entry that it sent is of no use. It would
-// else be passed here, by the members that begin it later.
-void SpanRuns::connection_broke(int client) {
+// What the connection has brought of a run that no member of this client has begun is void. The run
+// fails: nothing else will bring these entries.
+void SpanRuns::connection_broke(int client, uint64_t number) {
   std::lock_guard<std::mutex> lock(mutex_);
   boards_.for_each([&](Board& board) {
-    if (!board.arrived.empty()) return;
-    board.drop_entries([&](int member) { return all_members()[member].client_id == client; });
+    if (!board.arrived.empty() || !board.drop_entries_of(client)) return;
+    board.breaks_before = std::min(board.breaks_before, number - 1);
   });
 }
 
@@ -250,11 +275,13 @@ Status SpanRuns::wait_for_verdict(SpanRun& run) {
 }
 
 Status SpanRuns::end_at_deadline(SpanRun& run, absl::Time start, absl::Time deadline) {
+  const bool was_open = !all_came(run);
   // Such a run only waits for members here, which have all arrived too.
-  if (all_came(run) && run.is_inlined() && steady_now() < deadline + kVerdictLimit) {
+  if (!was_open && run.is_inlined() && steady_now() < deadline + kVerdictLimit) {
     return absl::OkStatus();
   }
-  const bool was_open = !all_came(run);
+  // It may have arrived just now.
+  if (was_open && network_->links().are_up(others_)) send_arrivals(run);
   if (!was_open) {
     std::unique_lock<std::mutex> lock(mutex_);
     // A member of this host that waits for bytes has more to say.

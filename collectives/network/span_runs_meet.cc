@@ -26,6 +26,7 @@
 #include "base/format.h"
 #include "collectives/host/last_seen.h"
 #include "collectives/host/rendezvous_texts.h"
+#include "collectives/network/arrivals.h"
 #include "collectives/network/letter_body.h"
 #include "collectives/network/span_runs.h"
 
@@ -42,28 +43,13 @@ using host::VerdictKind;
 constexpr absl::Duration kCheckInterval = absl::Milliseconds(100);
 // The interval where another member of this client checks.
 constexpr absl::Duration kSeldomInterval = absl::Seconds(1);
-// The interval after the deadline.
-constexpr absl::Duration kLateCheckInterval = absl::Milliseconds(5);
 // The error that a member brings has to fit its entry.
 constexpr size_t kMostErrorBytes = host::kInlineBytes - 2 * sizeof(int32_t);
 
-// The start of a letter with an entry. Detail, label, the text of the error, the counts and the
-// input follow.
-struct EntryHead {
-  Signature signature;
-  int64_t in_count;
-  int64_t part_count;
-  int64_t num_counts;
-  int32_t code;
-  uint32_t error_bytes;
-  int64_t inlined_bytes;
-  uint32_t detail_bytes;
-  uint32_t label_bytes;
-};
-
 // The start of an answer; what the device is doing follows.
-constexpr std::byte kIsComing{1};
 constexpr std::byte kIsLate{0};
+constexpr std::byte kIsComing{1};
+constexpr std::byte kIsOver{2};  // here, so its entry or the verdict is on the way
 
 // An error in the place of the input: an entry that has one has no input.
 constexpr int64_t kHasError = -1;  // MemberEntry::in_count
@@ -124,43 +110,74 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
     std::memcpy(entry.inlined, run.arguments().in, run.in_bytes());
   }
   write_error(own, entry);
+  const std::vector<std::byte> encoded = encode_entry(run, own);
+  run.is_sent_apart = !postings_.put(op.seq, op.member, encoded);
   meetings_.entries().publish_waiting(run);
   bool is_late = false;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Board& board = boards_.at(op.seq);
     is_late = board.late.count(run.position()) > 0;
-    if (!is_late) board.arrived.insert(run.position());
+    if (!is_late) {
+      board.arrived.insert(run.position());
+      board.note_call(op.signature);
+      run.num_breaks = std::min(run.num_breaks, board.breaks_before);
+    }
     running_[run.member()] = &run;
   }
   if (is_late) return wait_for_verdict(run);
   TESSERA_RETURN_IF_ERROR(rendezvous.arrive(op));
+  TESSERA_RETURN_IF_ERROR(tell_arrival(run, encoded));
+  TESSERA_RETURN_IF_ERROR(wait_for_entries(run));
+  if (!rendezvous.all_arrived(op.seq)) {
+    TESSERA_RETURN_IF_ERROR(wait_here(run, [&](absl::Time until) {
+      return rendezvous.wait_all_arrived(op.seq, until, run.has_news);
+    }));
+  }
+  // Where it has failed: until the client that settles it has said why. Also for its own letters: a
+  // client that has its result may exit. One that a broken connection has lost before its receiver
+  // had begun fails the run here. The receivers have begun, as the entries of their hosts say.
+  const auto is_received = [&] {
+    return run.transfers.are_done() &&
+           (run.sent.empty() ||
+            !network_->links().have_broken(postings_.receivers(), run.num_breaks));
+  };
+  TESSERA_RETURN_IF_ERROR(
+      wait(run, [&](Board&) { return rendezvous.all_arrived(op.seq) && is_received(); }));
+  std::lock_guard<std::mutex> lock(mutex_);
+  run.sent.clear();
+  return absl::OkStatus();
+}
+
+Status SpanRuns::tell_arrival(SpanRun& run, const std::vector<std::byte>& encoded) {
+  const uint32_t seq = run.op.seq;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    postings_.post(seq, boards_.at(seq));
+  }
   if (!network_->links().are_up(others_)) {
     TESSERA_RETURN_IF_ERROR(wait(run, [&](Board&) { return network_->links().are_up(others_); }));
   }
-  send_entry(run, own);
-  TESSERA_RETURN_IF_ERROR(wait_for_entries(run));
-  if (rendezvous.all_arrived(op.seq)) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(wait_here(run, [&](absl::Time until) {
-    return rendezvous.wait_all_arrived(op.seq, until, run.has_news);
-  }));
-  if (rendezvous.all_arrived(op.seq)) return absl::OkStatus();
-  // It has failed: until the client that settles it has said why.
-  return wait(run, [&](Board&) { return rendezvous.all_arrived(op.seq); });
+  if (run.is_sent_apart) {
+    for (const int client : others_) send_entry(run, client, Letter::Kind::kEntry, 0, encoded);
+  }
+  // The last member here sends for all. Where one is late, the others do not wait for it for long.
+  if (meetings_.rendezvous().all_arrived(seq) || run.has_looked) send_arrivals(run);
+  run.is_told = true;
+  return absl::OkStatus();
 }
 
 Status SpanRuns::wait_for_entries(SpanRun& run) {
-  const size_t num_far = num_members() - size();
   bool all_came = false;
   bool is_compared = false;
   while (!all_came) {
-    // Also for its own letters: a client that has its result may exit. Members that have arrived
-    // may disagree while another one is still missing.
-    TESSERA_RETURN_IF_ERROR(wait(run, [&](Board& board) {
-      if (!run.transfers.are_done()) return false;
-      all_came = board.entries.size() == num_far;
+    // Members that have arrived may disagree while another one is still missing.
+    const auto is_ready = [&](Board& board) {
+      all_came = have_all_come(board);
       return all_came || (!is_compared && (board.has_differences || run.differs_here));
-    }));
+    };
+    TESSERA_RETURN_IF_ERROR(postings_.reads() ? wait_for_posted(run, is_ready)
+                                              : wait(run, is_ready));
     if (!all_came) TESSERA_RETURN_IF_ERROR(compare_entries(run));
     // The member that differs has the number of a run that was settled meanwhile.
     is_compared = true;
@@ -170,18 +187,15 @@ Status SpanRuns::wait_for_entries(SpanRun& run) {
 
 bool SpanRuns::all_came(const SpanRun& run) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const bool far =
-      boards_.at(run.op.seq).entries.size() == static_cast<size_t>(num_members() - size());
-  return far && meetings_.rendezvous().all_arrived(run.op.seq);
+  return have_all_come(boards_.at(run.op.seq)) && meetings_.rendezvous().all_arrived(run.op.seq);
 }
 
-void SpanRuns::send_entry(SpanRun& run, const Status& own) {
+std::vector<std::byte> SpanRuns::encode_entry(const SpanRun& run, const Status& own) const {
   const MemberEntry& entry = meetings_.rendezvous().entry(run.op.seq, run.member());
   // A record keeps the detail of an earlier run.
   const bool has_detail = host::Entries::has_detail(run);
   const absl::string_view detail(entry.detail,
                                  has_detail ? strnlen(entry.detail, host::kDetailBytes) : 0);
-  const absl::string_view text = own.message().substr(0, kMostErrorBytes);
   // The input, or what the member's device tells the others.
   const bool has_board = own.ok() && run.is_on_device() && !is_for_messages_;
   absl::Span<const std::byte> inlined;
@@ -191,35 +205,68 @@ void SpanRuns::send_entry(SpanRun& run, const Status& own) {
     inlined = {run.arguments().in, static_cast<size_t>(run.in_bytes())};
   }
   // Each member makes the default label of a run that has none of its own.
-  const absl::string_view label(entry.label, entry.label_size);
-  const EntryHead head = {.signature = entry.signature,
-                          .in_count = entry.in_count,
-                          .part_count = entry.part_count,
-                          .num_counts = static_cast<int64_t>(run.peer_counts.size()),
-                          .code = static_cast<int32_t>(own.code()),
-                          .error_bytes = static_cast<uint32_t>(text.size()),
-                          .inlined_bytes = static_cast<int64_t>(inlined.size()),
-                          .detail_bytes = static_cast<uint32_t>(detail.size()),
-                          .label_bytes = static_cast<uint32_t>(label.size())};
-  Letter letter = {.kind = Letter::Kind::kEntry,
-                   .seq = run.op.seq,
-                   .group = name_,
-                   .from = run.position(),
-                   .to = 0,
-                   .body = {}};
-  append(&head, 1, letter.body);
-  append_text(detail, letter.body);
-  append_text(label, letter.body);
-  append_text(text, letter.body);
-  append(run.peer_counts.data(), run.peer_counts.size(), letter.body);
-  append(inlined.data(), inlined.size(), letter.body);
+  return encode_arrival({.member = run.position(),
+                         .signature = entry.signature,
+                         .part_count = entry.part_count,
+                         .detail = detail,
+                         .label = {entry.label, entry.label_size},
+                         .error = Status(own.code(), own.message().substr(0, kMostErrorBytes)),
+                         .in_count = entry.in_count,
+                         .counts = run.peer_counts,
+                         .inlined = inlined});
+}
+
+void SpanRuns::send_arrivals(SpanRun& run) {
+  const std::vector<std::byte> entries = postings_.take(run.op.seq);
+  if (entries.empty()) return;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    boards_.at(run.op.seq).note_call(run.op.signature);
+    append(entries.data(), entries.size(), run.sent);
   }
-  for (const int client : others_) {
-    network_->letters.send(client, letter, begin_transfer(Transfers::kLetter, run, client));
+  for (size_t i = 0; i < postings_.receivers().size(); ++i) {
+    send_entry(run, postings_.receivers()[i], Letter::Kind::kEntries, postings_.first_members()[i],
+               entries);
   }
+}
+
+void SpanRuns::send_entry(SpanRun& run, int client, Letter::Kind kind, int to,
+                          const std::vector<std::byte>& body) {
+  network_->letters.send(client,
+                         {.kind = kind,
+                          .seq = run.op.seq,
+                          .group = name_,
+                          .from = run.position(),
+                          .to = to,
+                          .body = body},
+                         begin_transfer(Transfers::kLetter, run, client));
+}
+
+void SpanRuns::send_again(const Letter& not_yet) {
+  if (not_yet.to < 0 || not_yet.to >= num_members() || !places_.is_here(not_yet.to)) return;
+  Letter letter = {.kind = Letter::Kind::kEntry,
+                   .seq = not_yet.seq,
+                   .group = name_,
+                   .from = not_yet.to,
+                   .to = 0,
+                   .body = {}};
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const SpanRun* const run = running_[places_.local_index(not_yet.to)];
+    if (run == nullptr || run->op.seq != not_yet.seq) return;
+    letter.body = run->sent;
+  }
+  std::set<int> clients;
+  for (const std::vector<int>& members : places_.by_host()) {
+    if (std::find(members.begin(), members.end(), not_yet.from) == members.end()) continue;
+    for (const int member : members) clients.insert(all_members()[member].client_id);
+  }
+  // The one that answered has kept them.
+  clients.erase(all_members()[not_yet.from].client_id);
+  for (const int client : clients) network_->letters.send(client, letter);
+}
+
+void SpanRuns::read_posted(uint32_t seq) {
+  if (postings_.read(seq, boards_.at(seq))) wake_waiters();
 }
 
 bool SpanRuns::differ_here(const SpanRun& run) const {
@@ -290,6 +337,25 @@ absl::Time SpanRuns::next_check(const SpanRun& run) {
   absl::Time next = std::min(deadline, now + (is_often ? kCheckInterval : kSeldomInterval));
   if (!is_for_messages_) next = std::min(next, run.next_look);
   return next;
+}
+
+Status SpanRuns::wait_for_posted(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready) {
+  const uint32_t seq = run.op.seq;
+  size_t num_read = 0;
+  const auto look = [&] {
+    std::lock_guard<std::mutex> lock(mutex_);
+    read_posted(seq);
+    Board& board = boards_.at(seq);
+    num_read = board.num_read;
+    return is_ready(board);
+  };
+  return wait_here(run, [&](absl::Time until) {
+    if (look()) return true;
+    meetings_.rendezvous().wait_for_news(seq, until, [&] {
+      return !postings_.has_more(seq, num_read) && !run.has_news.load(std::memory_order_seq_cst);
+    });
+    return look();
+  });
 }
 
 Status SpanRuns::wait(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready) {
@@ -364,35 +430,16 @@ void SpanRuns::read(Letter letter) {
       letter.from >= 0 && letter.from < num_members() && !places_.is_here(letter.from);
   if (!is_known) return;
   if (letter.kind == Letter::Kind::kAsk) return answer(letter);
+  if (letter.kind == Letter::Kind::kNotYet) return send_again(letter);
   const absl::Span<const std::byte> body = letter.body;
   std::lock_guard<std::mutex> lock(mutex_);
   // Drops letters of a run that is over here.
   if (boards_.is_over(letter.seq)) return;
   Board& board = boards_.at(letter.seq);
-  if (letter.kind == Letter::Kind::kEntry && body.size() >= sizeof(EntryHead)) {
-    EntryHead head;
-    std::memcpy(&head, body.data(), sizeof(head));
-    absl::Span<const std::byte> rest = body.subspan(sizeof(head));
-    const size_t count_bytes = static_cast<size_t>(head.num_counts) * sizeof(int64_t);
-    const size_t text_bytes = size_t{head.detail_bytes} + head.label_bytes + head.error_bytes;
-    if (rest.size() != text_bytes + count_bytes + static_cast<size_t>(head.inlined_bytes)) return;
-    const auto take = [&rest](size_t size) {
-      const absl::Span<const std::byte> taken = rest.subspan(0, size);
-      rest.remove_prefix(size);
-      return taken;
-    };
-    Entry entry;
-    const std::string detail = text_of(take(head.detail_bytes));
-    const std::string label = text_of(take(head.label_bytes));
-    entry.statement = {"", head.signature, head.part_count, detail, label};
-    const std::string error = text_of(take(head.error_bytes));
-    if (head.code != 0) entry.error = Status(static_cast<absl::StatusCode>(head.code), error);
-    entry.in_count = head.in_count;
-    entry.counts.resize(head.num_counts);
-    if (count_bytes > 0) std::memcpy(entry.counts.data(), rest.data(), count_bytes);
-    rest.remove_prefix(count_bytes);
-    entry.inlined.assign(rest.begin(), rest.end());
-    board.note_entry(letter.from, std::move(entry));
+  if (letter.kind == Letter::Kind::kEntry || letter.kind == Letter::Kind::kEntries) {
+    postings_.note(body, all_members()[letter.from].client_id, board);
+    if (letter.kind == Letter::Kind::kEntries) postings_.pass_on(letter.seq, body, board);
+    if (postings_.reads()) tell_runs(letter.seq);  // their waits are for what is posted
   } else if (letter.kind == Letter::Kind::kRequest) {
     std::optional<Request> request = decode_request(body);
     const bool is_ours = letter.to >= 0 && letter.to < num_members() && places_.is_here(letter.to);
@@ -401,7 +448,8 @@ void SpanRuns::read(Letter letter) {
     board.requests[step][letter.to].push_back({letter.from, *std::move(request)});
   } else if (letter.kind == Letter::Kind::kAnswer && !body.empty()) {
     board.doing[letter.from] = text_of(body.subspan(1));
-    if (body[0] == kIsComing) board.coming.insert(letter.from);
+    if (body[0] != kIsLate) board.coming.insert(letter.from);
+    if (body[0] == kIsComing) board.have_arrived.insert(letter.from);
   } else if (letter.kind == Letter::Kind::kVerdict && body.size() >= sizeof(VerdictHead)) {
     VerdictHead head;
     std::memcpy(&head, body.data(), sizeof(head));
@@ -417,13 +465,13 @@ void SpanRuns::answer(const Letter& ask) {
   Signature call;
   absl::Span<const std::byte> body = ask.body;
   if (!take(body, 1, &call)) return;
-  bool is_coming = true;
+  std::byte state = kIsOver;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!boards_.is_over(ask.seq)) {
       Board& board = boards_.at(ask.seq);
-      is_coming = board.arrived.count(ask.to) > 0;
-      if (!is_coming) board.late.emplace(ask.to, call);
+      state = board.arrived.count(ask.to) > 0 ? kIsComing : kIsLate;
+      if (state == kIsLate) board.late.emplace(ask.to, call);
     }
   }
   const GroupMember& member = all_members()[ask.to];
@@ -432,7 +480,7 @@ void SpanRuns::answer(const Letter& ask) {
                    .group = name_,
                    .from = ask.to,
                    .to = ask.from,
-                   .body = {is_coming ? kIsComing : kIsLate}};
+                   .body = {state}};
   append_text(host::last_seen(resources().link(), member.client_id, member.ordinal).to_string(),
               letter.body);
   network_->letters.send(all_members()[ask.from].client_id, letter);

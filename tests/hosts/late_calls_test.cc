@@ -55,7 +55,7 @@ class HoldingEngine final : public Engine {
   }
   void send(int client, network::Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
             Done done) override {
-    if (tag != kLetters || !is_of(Letter::Kind::kEntry, bytes)) {
+    if (tag != kLetters || !is_of(Letter::Kind::kEntries, bytes)) {
       return engine_->send(client, tag, bytes, std::move(keeper), std::move(done));
     }
     engine_->send(client, tag, bytes, std::move(keeper),

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/gate.h"
 #include "tests/support/matchers.h"
 #include "tests/support/verdicts.h"
 #include "transport/engine.h"
@@ -48,6 +49,34 @@ TEST(MismatchTest, HasOneTextOnBothHosts) {
       verdicts[round].add(id, status).IgnoreError();
       TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kInvalidArgument,
                                            {"count differs between clients", "has 65"}));
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(run_clients(spec, body), IsOk());
+  for (Verdicts& verdict : verdicts) EXPECT_THAT(verdict.same({0, 1, 2, 3}), IsOk());
+}
+
+// Client 2 is the one that gets the entries for its host. It has not called anything yet, and has
+// no group then; in the second round it has one. Clients 0 and 3 are told before it comes.
+TEST(MismatchTest, IsFoundWhileOthersAreMissing) {
+  constexpr int kTimes = 2;
+  Gate told[kTimes];
+  std::vector<Verdicts> verdicts(kTimes);
+  const JobSpec spec = {.num_clients = 4, .hooks = {.host_ids = on_hosts(4, 2)}};
+  const auto body = [&](Client& client) -> Status {
+    const int id = client.client_id();
+    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 4}}));
+    for (int round = 0; round < kTimes; ++round) {
+      if (id == 1 || id == 2) {
+        TESSERA_RETURN_IF_ERROR(told[round].wait());
+        TESSERA_RETURN_IF_ERROR(told[round].wait());
+      }
+      const Status status = mesh.barrier(id == 3 ? "b" : "a", kNever);
+      verdicts[round].add(id, status).IgnoreError();
+      TESSERA_RETURN_IF_ERROR(
+          expect_error(status, StatusCode::kInvalidArgument, {"\"a\"", "\"b\""}));
+      if (id == 0 || id == 3) told[round].open(2);
+      TESSERA_RETURN_IF_ERROR(mesh.barrier("all", kNever));
     }
     return absl::OkStatus();
   };
