@@ -135,9 +135,7 @@ StatusOr<std::shared_ptr<host::HostGroup>> SpanRuns::create(
   if (!is_for_messages) {
     const size_t most_input_bytes =
         std::min<size_t>(host::kInlineBytes, kMostInlinedBytes / members.size());
-    // What a device tells the others is in the place of the input.
-    room = Postings::room_for(members.size(), here,
-                              device_mover == nullptr ? most_input_bytes : host::kInlineBytes);
+    room = Postings::room_for(members.size(), here, most_input_bytes);
   }
   TESSERA_ASSIGN_OR_RETURN(Rendezvous rendezvous,
                            Rendezvous::open(link, std::move(here), kRecords, salt, room));

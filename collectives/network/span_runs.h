@@ -113,9 +113,11 @@ class SpanRun final : public host::JointRun {
   absl::Time next_look = absl::InfinitePast();  // for circles of waits
   bool has_looked = false;
   absl::Time next_ping = absl::InfinitePast();
-  uint64_t num_breaks = 0;     // of connections, when it began (Links)
-  bool is_sent_apart = false;  // its entry, which has no room in the record
-  bool is_told = false;        // its arrival, to other hosts, now or with those of others
+  uint64_t num_breaks = 0;  // of connections, when it began (Links)
+  // Its entry goes to each client of the other hosts: its input is not in it, so that members send
+  // each other letters in any case, or it has no room in the record.
+  bool is_sent_apart = false;
+  bool is_told = false;  // its arrival, to other hosts, now or with those of others
   // Guarded by SpanRuns::mutex_.
   Transfers transfers;
   std::vector<std::byte>
@@ -227,6 +229,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   Status tell_arrival(SpanRun& run, const std::vector<std::byte>& encoded);
   // Tells other hosts of the members that have arrived here and that they were not told of.
   void send_arrivals(SpanRun& run);
+  void send_to_receivers(SpanRun& run, const std::vector<std::byte>& entries);
   void send_entry(SpanRun& run, int client, Letter::Kind kind, int to,
                   const std::vector<std::byte>& body);
   // Sends entries to the other clients of a host whose receiver has not shown them.

@@ -111,7 +111,8 @@ Status SpanRuns::meet(SpanRun& run, Status own) {
   }
   write_error(own, entry);
   const std::vector<std::byte> encoded = encode_entry(run, own);
-  run.is_sent_apart = !postings_.put(op.seq, op.member, encoded);
+  run.is_sent_apart =
+      !run.is_inlined() || (size() > 1 && !postings_.put(op.seq, op.member, encoded));
   meetings_.entries().publish_waiting(run);
   bool is_late = false;
   {
@@ -161,6 +162,8 @@ Status SpanRuns::tell_arrival(SpanRun& run, const std::vector<std::byte>& encode
   if (run.is_sent_apart) {
     for (const int client : others_) send_entry(run, client, Letter::Kind::kEntry, 0, encoded);
   }
+  // A member that is alone here puts nothing.
+  if (size() == 1 && !run.is_sent_apart) send_to_receivers(run, encoded);
   // The last member here sends for all. Where one is late, the others do not wait for it for long.
   if (meetings_.rendezvous().all_arrived(seq) || run.has_looked) send_arrivals(run);
   run.is_told = true;
@@ -168,6 +171,8 @@ Status SpanRuns::tell_arrival(SpanRun& run, const std::vector<std::byte>& encode
 }
 
 Status SpanRuns::wait_for_entries(SpanRun& run) {
+  // Of another run the requests of other members come as letters, which wake that wait.
+  const bool waits_for_posted = postings_.reads() && run.is_inlined();
   bool all_came = false;
   bool is_compared = false;
   while (!all_came) {
@@ -176,8 +181,8 @@ Status SpanRuns::wait_for_entries(SpanRun& run) {
       all_came = have_all_come(board);
       return all_came || (!is_compared && (board.has_differences || run.differs_here));
     };
-    TESSERA_RETURN_IF_ERROR(postings_.reads() ? wait_for_posted(run, is_ready)
-                                              : wait(run, is_ready));
+    TESSERA_RETURN_IF_ERROR(waits_for_posted ? wait_for_posted(run, is_ready)
+                                             : wait(run, is_ready));
     if (!all_came) TESSERA_RETURN_IF_ERROR(compare_entries(run));
     // The member that differs has the number of a run that was settled meanwhile.
     is_compared = true;
@@ -218,7 +223,10 @@ std::vector<std::byte> SpanRuns::encode_entry(const SpanRun& run, const Status& 
 
 void SpanRuns::send_arrivals(SpanRun& run) {
   const std::vector<std::byte> entries = postings_.take(run.op.seq);
-  if (entries.empty()) return;
+  if (!entries.empty()) send_to_receivers(run, entries);
+}
+
+void SpanRuns::send_to_receivers(SpanRun& run, const std::vector<std::byte>& entries) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     append(entries.data(), entries.size(), run.sent);
