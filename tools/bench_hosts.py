@@ -65,12 +65,15 @@ class Form:
         if quick:
             return [64 * KIB, 64 * MIB]
         sizes = [8, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB]
+        if self.clients > 8:
+            return []  # barriers alone: each client of each contestant has buffers
         # The buffers of eight clients of each contestant would take more than 24 GiB.
         return sizes if self.rate or self.size > 4 else [*sizes, 256 * MIB]
 
 
 SHAPES = [(2, 1), (2, 2), (2, 4), (4, 2)]
 FORMS = [Form(*shape, rate) for rate in ("1gbit", "") for shape in SHAPES]
+FORMS += [Form(2, 32, "")]
 QUICK_FORMS = [Form(*shape, rate) for rate in ("1gbit", "") for shape in SHAPES[:2]]
 
 
@@ -168,7 +171,8 @@ def make_phase(form, quick, only, columns):
         elif cell.operation == "barrier":
             cell.entries.insert(0, Entry("socket", "socket", "ping"))
         cells.append(cell)
-    for relayout in bench_cells.RELAYOUTS[:1] if quick else bench_cells.RELAYOUTS:
+    relayouts = bench_cells.RELAYOUTS[:1] if quick else bench_cells.RELAYOUTS
+    for relayout in relayouts if form.sizes(quick) else []:
         cell = bench_cells.relayout_cell(relayout, side, 4, form.size, of_collectives)
         command = torch_command(relayout, side, form.size)
         if "torch" in columns and command:
