@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -20,7 +21,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "collectives/network/letters.h"
@@ -175,8 +175,9 @@ TEST_P(ConnectionsTest, AreMadeAgainForLaterCalls) {
 // the other end is told by its library.
 class LosingEngine final : public Engine {
  public:
-  LosingEngine(std::unique_ptr<Engine> engine, std::atomic<bool>& is_armed)
-      : engine_(std::move(engine)), is_armed_(is_armed) {}
+  LosingEngine(std::unique_ptr<Engine> engine, std::atomic<bool>& is_armed,
+               std::function<void()> on_lost)
+      : engine_(std::move(engine)), is_armed_(is_armed), on_lost_(std::move(on_lost)) {}
   ~LosingEngine() override { stop(); }
 
   Status connect(absl::Span<const int> clients, absl::Time deadline) override {
@@ -200,6 +201,7 @@ class LosingEngine final : public Engine {
                         absl::StrCat(kBroken, client, " is broken: reset by the test"));
                     engine_->cut(client, reason);
                     listener_(client, reason);
+                    on_lost_();
                   });
   }
   void receive(int client, network::Tag tag, absl::Span<std::byte> bytes, Keeper keeper,
@@ -217,7 +219,8 @@ class LosingEngine final : public Engine {
 
  private:
   static constexpr network::Tag kLetters = 0;
-  // Of the first message of a letter: its size, and where the sender and the word are.
+  // A letter begins with a message of kPageBytes. The sender and the word are at these places in
+  // it.
   static constexpr size_t kPageBytes = 256;
   static constexpr size_t kFromAt = 16;
   static constexpr size_t kWordAt = 32;
@@ -233,6 +236,7 @@ class LosingEngine final : public Engine {
 
   const std::unique_ptr<Engine> engine_;
   std::atomic<bool>& is_armed_;
+  const std::function<void()> on_lost_;
   LostListener listener_;
 };
 
@@ -243,10 +247,17 @@ TEST(LostLettersTest, ACallWhoseLetterIsLostEndsForAll) {
   constexpr int kRounds = 8;
   constexpr int kClients = 4;
   std::atomic<bool> is_armed{false};
+  // The other host begins a round when the letter of the first one is lost, or its call has ended.
+  std::atomic<int> current{0};
+  std::atomic<int> begun{0};
+  const auto let_others_begin = [&] {
+    begun = current.load();
+    begun.notify_all();
+  };
   JobSpec spec = {.num_clients = kClients, .hooks = {.host_ids = on_hosts(kClients, 2)}};
   spec.hooks.wrap_engine =
       [&](std::unique_ptr<Engine> engine) -> StatusOr<std::unique_ptr<Engine>> {
-    return std::make_unique<LosingEngine>(std::move(engine), is_armed);
+    return std::make_unique<LosingEngine>(std::move(engine), is_armed, let_others_begin);
   };
   std::barrier all(kClients);
   Verdicts verdicts[kRounds];
@@ -256,12 +267,12 @@ TEST(LostLettersTest, ACallWhoseLetterIsLostEndsForAll) {
     Status result = mesh.status();
     int num_lost = 0;
     for (int round = 0; round < kRounds; ++round) {
-      // Client 0 comes first, then 1, and then the other host.
+      if (id == 0) current = round;
       if (id == 0) is_armed = round > 0;
       all.arrive_and_wait();
-      if (id == 1) absl::SleepFor(absl::Milliseconds(2));   // sleep: 0 is to be before 1
-      if (id >= 2) absl::SleepFor(absl::Milliseconds(30));  // sleep: until connections are broken
+      for (int now = begun; id >= 2 && now < round; now = begun) begun.wait(now);
       const Status status = mesh.ok() ? mesh->barrier("step", kNever) : mesh.status();
+      if (id < 2) let_others_begin();
       verdicts[round].add(id, status).IgnoreError();
       all.arrive_and_wait();
       num_lost += id == 0 && round > 0 && !is_armed ? 1 : 0;

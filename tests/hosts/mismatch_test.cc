@@ -56,6 +56,29 @@ TEST(MismatchTest, HasOneTextOnBothHosts) {
   for (Verdicts& verdict : verdicts) EXPECT_THAT(verdict.same({0, 1, 2, 3}), IsOk());
 }
 
+// Small inputs are in the letter of a host, large ones are not: members of one host wait for the
+// others in different ways, on the host that has both and on the other one.
+TEST(MismatchTest, IsFoundBetweenSmallAndLargeInputs) {
+  constexpr int kClients = 4;
+  for (int other = 0; other < kClients; ++other) {
+    Verdicts verdicts;
+    const JobSpec spec = {.num_clients = kClients, .hooks = {.host_ids = on_hosts(kClients, 2)}};
+    const auto body = [&](Client& client) -> Status {
+      const int id = client.client_id();
+      TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0, 1, 2, 3}));
+      std::vector<float> data(id == other ? 1 << 16 : 8, 1.0f);
+      const Status status =
+          group.all_reduce<float>(data, absl::MakeSpan(data), ReduceOp::kSum).wait(kNever);
+      verdicts.add(id, status).IgnoreError();
+      TESSERA_RETURN_IF_ERROR(expect_error(status, StatusCode::kInvalidArgument,
+                                           {"count differs between clients", "has 65536"}));
+      return group.barrier().wait(kNever);
+    };
+    EXPECT_THAT(run_clients(spec, body), IsOk()) << other;
+    EXPECT_THAT(verdicts.same({0, 1, 2, 3}), IsOk()) << other;
+  }
+}
+
 // Client 2 is the one that gets the entries for its host. It has not called anything yet, and has
 // no group then; in the second round it has one. Clients 0 and 3 are told before it comes.
 TEST(MismatchTest, IsFoundWhileOthersAreMissing) {
