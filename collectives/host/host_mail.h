@@ -25,7 +25,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "collectives/host/control.h"
 #include "collectives/host/rendezvous.h"

@@ -126,7 +126,7 @@ TEST_F(HostMailTest, ARecordShowsItsOwnOperationAlone) {
     EXPECT_EQ(posted(seq, 1), "");
     for (int m = 0; m < kMembers; ++m) {
       ASSERT_TRUE(groups_[m]->was_freed(seq));
-      // Of every second operation nothing is taken.
+      // Only the letters of every second operation are taken.
       put(seq, m, absl::StrCat(seq, ".", m));
       arrive(seq, m);
     }

@@ -45,7 +45,7 @@ struct Board {
     std::vector<int64_t> counts;     // Collective::own_counts()
     std::vector<std::byte> inlined;  // the input, of a run whose inputs are in the entries
     Status error;                    // that it brings
-    int sender = -1;                 // the client whose letter brought it; -1: one of this host
+    std::optional<int> sender;       // the client whose letter brought it; nothing: it was posted
   };
   struct Asked {
     int from;

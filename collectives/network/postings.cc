@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/network/postings.h"
 
+#include <optional>
 #include <utility>
 
 #include "collectives/network/arrivals.h"
@@ -11,7 +12,7 @@ namespace {
 
 // Signature, label and detail: an entry without counts and without an error fits.
 constexpr size_t kTextBytes = 512;
-// Of a record; groups of several thousand members share the control region of one client.
+// The most room in one record: all groups of a host that one client leads share its control region.
 constexpr size_t kMostRoomBytes = size_t{9} << 18;
 
 }  // namespace
@@ -33,11 +34,9 @@ Postings::Postings(host::Rendezvous& rendezvous, const Places& places,
                    absl::Span<const host::GroupMember> members, int own_client)
     : rendezvous_(rendezvous), places_(places), mail_(rendezvous) {
   for (int host = 0; host < static_cast<int>(places.by_host().size()); ++host) {
-    const int first_member = places.by_host()[host][0];
-    const int first = members[first_member].client_id;
+    const int first = members[places.by_host()[host][0]].client_id;
     if (host != places.here()) {
       receivers_.push_back(first);
-      first_members_.push_back(first_member);
     } else if (mail_.has_bulletin()) {
       role_ = first == own_client ? Role::kPosts : Role::kReads;
     }
@@ -46,7 +45,8 @@ Postings::Postings(host::Rendezvous& rendezvous, const Places& places,
 
 std::vector<std::byte> Postings::take(uint32_t seq) { return join_arrivals(mail_.take(seq)); }
 
-void Postings::note(absl::Span<const std::byte> letter, int sender, Board& board) const {
+void Postings::note(absl::Span<const std::byte> letter, std::optional<int> sender,
+                    Board& board) const {
   read_arrivals(letter, [&](int member, Board::Entry entry) {
     if (member < 0 || member >= places_.num_members() || places_.is_here(member)) return;
     entry.sender = sender;
@@ -71,7 +71,7 @@ bool Postings::read(uint32_t seq, Board& board) const {
   if (!reads()) return false;
   const absl::Span<const std::byte> letters = mail_.posted(seq, board.num_read);
   board.num_read += letters.size();
-  note(letters, /*sender=*/-1, board);
+  note(letters, /*sender=*/std::nullopt, board);
   return !letters.empty();
 }
 

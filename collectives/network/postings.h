@@ -28,6 +28,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -51,10 +52,8 @@ class Postings {
   Postings(host::Rendezvous& rendezvous, const Places& places,
            absl::Span<const host::GroupMember> members, int own_client);
 
-  // The client of each other host that receives for it, in the order of those hosts.
+  // The client of each other host that receives for it.
   absl::Span<const int> receivers() const { return receivers_; }
-  // The members that are the first ones of their hosts, in the same order.
-  absl::Span<const int> first_members() const { return first_members_; }
   // Whether this client gets entries from another client of its host.
   bool reads() const { return role_ == Role::kReads; }
 
@@ -66,8 +65,9 @@ class Postings {
   // taken yet; empty where there is none.
   std::vector<std::byte> take(uint32_t seq);
 
-  // Notes the entries that a letter of another host has brought.
-  void note(absl::Span<const std::byte> letter, int sender, Board& board) const;
+  // Notes the entries of a letter. `sender`: the client that has sent it to this one; nothing for
+  // what was posted.
+  void note(absl::Span<const std::byte> letter, std::optional<int> sender, Board& board) const;
   // Posts a letter for the other clients of this host, now or when the record is free for the run.
   void pass_on(uint32_t seq, absl::Span<const std::byte> letter, Board& board);
   // Posts what has waited for the record.
@@ -88,7 +88,6 @@ class Postings {
   const Places& places_;
   host::HostMail mail_;
   std::vector<int> receivers_;
-  std::vector<int> first_members_;
   Role role_ = Role::kAlone;
 };
 

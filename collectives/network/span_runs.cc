@@ -44,7 +44,7 @@ int count_own(const host::HostLink& link, const std::vector<GroupMember>& member
       [&link](const GroupMember& member) { return member.client_id == link.client_id(); }));
 }
 
-// Of all members, where inputs are in the letters.
+// The most bytes that the inputs of all members have where they are in the letters.
 constexpr int64_t kMostInlinedBytes = 64 * host::kInlineBytes;
 
 // Whether inputs are in the letters. Equal on all members.

@@ -120,8 +120,8 @@ class SpanRun final : public host::JointRun {
   bool is_told = false;  // its arrival, to other hosts, now or with those of others
   // Guarded by SpanRuns::mutex_.
   Transfers transfers;
-  std::vector<std::byte>
-      sent;  // the entries that it has sent for its host, until they are received
+  // The entries that it has sent for its host, until they are received.
+  std::vector<std::byte> sent;
   // Guarded by SpanRuns::mutex_: from when to when a waiter has waited in vain.
   struct Waited {
     absl::Time called;
@@ -229,6 +229,7 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   Status tell_arrival(SpanRun& run, const std::vector<std::byte>& encoded);
   // Tells other hosts of the members that have arrived here and that they were not told of.
   void send_arrivals(SpanRun& run);
+  // In one letter to each other host.
   void send_to_receivers(SpanRun& run, const std::vector<std::byte>& entries);
   void send_entry(SpanRun& run, int client, Letter::Kind kind, int to,
                   const std::vector<std::byte>& body);
@@ -284,7 +285,10 @@ class SpanRuns final : public host::HostGroup, public WaitingGroup {
   // Waits for the members of this host: `wait_until` blocks until a time, or until the run has
   // news, and says whether it is so.
   Status wait_here(SpanRun& run, absl::FunctionRef<bool(absl::Time)> wait_until);
-  // As wait(), for entries, in a client that gets them from another one of its host.
+  // Whether the entries of other hosts come by what another client of this host posts. In a run
+  // whose inputs are not in them members wait for letters in any case.
+  bool waits_for_posted(const SpanRun& run) const { return postings_.reads() && run.is_inlined(); }
+  // As wait(), for the entries of such a run.
   Status wait_for_posted(SpanRun& run, absl::FunctionRef<bool(Board&)> is_ready);
   // When a wait of the run has to check conditions for which nothing wakes it. Requires mutex_.
   absl::Time next_check(const SpanRun& run);

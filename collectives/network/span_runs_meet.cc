@@ -161,18 +161,18 @@ Status SpanRuns::tell_arrival(SpanRun& run, const std::vector<std::byte>& encode
   }
   if (run.is_sent_apart) {
     for (const int client : others_) send_entry(run, client, Letter::Kind::kEntry, 0, encoded);
+  } else if (size() == 1) {
+    send_to_receivers(run, encoded);
+  } else if (meetings_.rendezvous().all_arrived(seq) || run.has_looked) {
+    // The last member here sends for all. Where one is late, the others do not wait for it for
+    // long.
+    send_arrivals(run);
   }
-  // A member that is alone here puts nothing.
-  if (size() == 1 && !run.is_sent_apart) send_to_receivers(run, encoded);
-  // The last member here sends for all. Where one is late, the others do not wait for it for long.
-  if (meetings_.rendezvous().all_arrived(seq) || run.has_looked) send_arrivals(run);
   run.is_told = true;
   return absl::OkStatus();
 }
 
 Status SpanRuns::wait_for_entries(SpanRun& run) {
-  // Of another run the requests of other members come as letters, which wake that wait.
-  const bool waits_for_posted = postings_.reads() && run.is_inlined();
   bool all_came = false;
   bool is_compared = false;
   while (!all_came) {
@@ -181,8 +181,8 @@ Status SpanRuns::wait_for_entries(SpanRun& run) {
       all_came = have_all_come(board);
       return all_came || (!is_compared && (board.has_differences || run.differs_here));
     };
-    TESSERA_RETURN_IF_ERROR(waits_for_posted ? wait_for_posted(run, is_ready)
-                                             : wait(run, is_ready));
+    TESSERA_RETURN_IF_ERROR(waits_for_posted(run) ? wait_for_posted(run, is_ready)
+                                                  : wait(run, is_ready));
     if (!all_came) TESSERA_RETURN_IF_ERROR(compare_entries(run));
     // The member that differs has the number of a run that was settled meanwhile.
     is_compared = true;
@@ -231,9 +231,10 @@ void SpanRuns::send_to_receivers(SpanRun& run, const std::vector<std::byte>& ent
     std::lock_guard<std::mutex> lock(mutex_);
     append(entries.data(), entries.size(), run.sent);
   }
-  for (size_t i = 0; i < postings_.receivers().size(); ++i) {
-    send_entry(run, postings_.receivers()[i], Letter::Kind::kEntries, postings_.first_members()[i],
-               entries);
+  for (const std::vector<int>& members : places_.by_host()) {
+    const int first = members[0];
+    if (places_.is_here(first)) continue;
+    send_entry(run, all_members()[first].client_id, Letter::Kind::kEntries, first, entries);
   }
 }
 
@@ -447,7 +448,9 @@ void SpanRuns::read(Letter letter) {
   if (letter.kind == Letter::Kind::kEntry || letter.kind == Letter::Kind::kEntries) {
     postings_.note(body, all_members()[letter.from].client_id, board);
     if (letter.kind == Letter::Kind::kEntries) postings_.pass_on(letter.seq, body, board);
-    if (postings_.reads()) tell_runs(letter.seq);  // their waits are for what is posted
+    for (SpanRun* const run : running_) {
+      if (run != nullptr && run->op.seq == letter.seq && waits_for_posted(*run)) tell(*run);
+    }
   } else if (letter.kind == Letter::Kind::kRequest) {
     std::optional<Request> request = decode_request(body);
     const bool is_ours = letter.to >= 0 && letter.to < num_members() && places_.is_here(letter.to);

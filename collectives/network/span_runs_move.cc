@@ -238,8 +238,7 @@ Engine::Done SpanRuns::begin_transfer(Transfers::Kind kind, SpanRun& run, int cl
     std::lock_guard<std::mutex> lock(mutex_);
     self->transfers.end(kind, client, status);
     wake_waiters();
-    // Its wait may be for what is posted.
-    if (!status.ok() && postings_.reads()) tell_runs(self->op.seq);
+    if (!status.ok() && waits_for_posted(*self)) tell(*self);
   };
 }
 
