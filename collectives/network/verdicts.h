@@ -10,13 +10,18 @@
 #ifndef TESSERA_COLLECTIVES_NETWORK_VERDICTS_H_
 #define TESSERA_COLLECTIVES_NETWORK_VERDICTS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/status.h"
+#include "collectives/signature.h"
 #include "job/coordinator/coordinator.h"
 
 namespace tessera::network {
@@ -25,6 +30,15 @@ namespace tessera::network {
 std::string encode_status(const Status& status);
 // Internal for what encode_status() did not write.
 Status decode_status(absl::string_view text);
+
+// The body of a letter with the verdict of a run, and what a member had called in it.
+struct ToldVerdict {
+  Signature call;
+  Status status;
+};
+std::vector<std::byte> encode_verdict(const ToldVerdict& verdict);
+// Nothing for what encode_verdict() did not write.
+std::optional<ToldVerdict> decode_verdict(absl::Span<const std::byte> body);
 
 class Verdicts {
  public:
