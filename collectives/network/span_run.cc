@@ -120,6 +120,7 @@ Status SpanRun::meet_and_move() {
   Status status = meet(span().meetings.local_error(*this));
   if (status.ok() && !agree()) status = compare_entries();
   if (status.ok()) status = move.run();
+  if (status.ok()) status = wait_for_own_letters();
   if (status.ok()) status = rendezvous.finish(op.seq, 1, Rendezvous::Then::kWait, &op);
   if (status.ok()) {
     status = wait_here(
@@ -162,19 +163,8 @@ Status SpanRun::meet(Status own) {
       return rendezvous.wait_all_arrived(op.seq, until, news().has_news);
     }));
   }
-  // Where it has failed: until the client that settles it has said why. Also for its own letters: a
-  // client that has its result may exit. One that a broken connection has lost before its receiver
-  // had begun fails the run here. The receivers have begun, as the entries of their hosts say.
-  const auto is_received = [&] {
-    return news().transfers.are_done() &&
-           (news().sent.empty() ||
-            !span().network->links().have_broken(span().postings.receivers(), num_breaks));
-  };
-  TESSERA_RETURN_IF_ERROR(
-      wait([&](Board&) { return rendezvous.all_arrived(op.seq) && is_received(); }));
-  std::lock_guard<std::mutex> lock(span().mutex);
-  news().sent.clear();
-  return absl::OkStatus();
+  // Where it has failed: until the client that settles it has said why.
+  return wait([&](Board&) { return rendezvous.all_arrived(op.seq); });
 }
 
 Status SpanRun::check_own(Status& own) {
@@ -277,6 +267,20 @@ Status SpanRun::wait_for_entries() {
     // The member that differs has the number of a run that was settled meanwhile.
     is_compared = true;
   }
+  return absl::OkStatus();
+}
+
+// A client that has its result may exit. Where a broken connection has lost a letter before its
+// receiver had begun, the run fails here. The receivers have begun, as the entries of their hosts
+// say.
+Status SpanRun::wait_for_own_letters() {
+  TESSERA_RETURN_IF_ERROR(wait([&](Board&) {
+    return news().transfers.are_done() &&
+           (news().sent.empty() ||
+            !span().network->links().have_broken(span().postings.receivers(), num_breaks));
+  }));
+  std::lock_guard<std::mutex> lock(span().mutex);
+  news().sent.clear();
   return absl::OkStatus();
 }
 

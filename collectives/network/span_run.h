@@ -90,6 +90,8 @@ class SpanRun final : public SpanWait {
   Status tell_arrival(const std::vector<std::byte>& encoded);
   // Waits for the entries of the other hosts, or for a difference among those that have arrived.
   Status wait_for_entries();
+  // Waits until its entries have been sent.
+  Status wait_for_own_letters();
   // Whether all members, which must have arrived, bring the same call and no error.
   bool agree();
   // The error of the arrived members: an error that a member brings, or a disagreement.
