@@ -37,7 +37,7 @@ bool is_inlined(const Collective& collective) {
 
 CollectiveRun::CollectiveRun(CollectiveRuns& runs, int member, Collective::Ptr collective,
                              Arguments&& run_arguments)
-    : JointRun(runs.shared_from_this(), member, std::move(collective), std::move(run_arguments),
+    : JointRun(runs.meetings(), member, std::move(collective), std::move(run_arguments),
                Clock::kTick),
       runs_(runs) {
   op.signature.inlined = is_inlined(this->collective()) && !is_on_device();
@@ -101,23 +101,21 @@ void CollectiveRuns::number(CollectiveRun& run) {
 
 Status CollectiveRuns::execute(CollectiveRun& run) {
   Status status;
-  meetings_.start_clock(run);
+  run.start_clock();
   // Before the run begins, so that a waiter may give it up while others keep the record.
   // join() returns the error.
-  meetings_.reserve(run, run.op).IgnoreError();
+  run.reserve(run.op).IgnoreError();
   if (run.begin()) {
     // Without a device publish_waiting() follows soon enough.
-    if (mover().has_device()) meetings_.entries().publish_running(run);
+    if (device_mover() != nullptr) run.publish_running();
     status = run.op.signature.inlined ? meet_inlined(run) : meet_and_move(run);
     run.finish(status);
   } else {
     status = run.completion().wait();
     const absl::Time deadline = steady_now() + resources().collective_timeout();
-    meetings_
-        .fail(run, meetings_.describe(run, run.called(), deadline), VerdictKind::kTimedOut, status)
-        .IgnoreError();
+    run.fail(run.describe(run.called(), deadline), VerdictKind::kTimedOut, status).IgnoreError();
   }
-  if (!status.ok()) meetings_.acknowledge(run);
+  if (!status.ok()) run.acknowledge();
   retire(run);
   return status;
 }
@@ -134,8 +132,8 @@ Status CollectiveRuns::meet_and_move(CollectiveRun& run) {
   Rendezvous::Op& op = run.op;
   bool found_mismatch = false;
   Status own_error;  // of this member alone: it ends the operation in order all the same
-  Status status = meetings_.join(run);
-  if (status.ok()) status = meetings_.meet(run);
+  Status status = run.join();
+  if (status.ok()) status = run.meet();
   if (status.ok()) status = move(run, found_mismatch, own_error);
   const bool lends = status.ok() && may_lend(run);
   using Then = Rendezvous::Then;
@@ -145,10 +143,10 @@ Status CollectiveRuns::meet_and_move(CollectiveRun& run) {
   if (!spans_clients()) op.deadline = absl::InfiniteFuture();
   if (status.ok() && !lends) status = rendezvous.wait_finished(op, meetings_.give_up_from());
   if (!status.ok()) {
-    meetings_.abandon(run, status, found_mismatch);
+    run.abandon(status, found_mismatch);
     return status;
   }
-  own_error.Update(mover().leave(run.collective(), op.seq, op.member));
+  own_error.Update(run.leave_device());
   TESSERA_RETURN_IF_ERROR(own_error);
   if (run.has_replicas()) run.replicas.adopt(run);
   if (const std::byte* out = run.copy(&JointRun::Copies::out)) {
@@ -160,26 +158,27 @@ Status CollectiveRuns::meet_and_move(CollectiveRun& run) {
 // Moves the member's part. An error that all members detect before any moves a byte is settled as
 // the mismatch of all; an error of this member's part alone is its `own_error`.
 Status CollectiveRuns::move(CollectiveRun& run, bool& found_mismatch, Status& own_error) {
-  const StatusOr<Entries::Memories> memory = meetings_.entries().memory(run);
-  if (!memory.ok()) return meetings_.settle_running(run, VerdictKind::kError, memory.status());
-  const Status moved = meetings_.move(run, *memory);
+  const StatusOr<JointRun::Memories> memory = run.memory();
+  if (!memory.ok()) return run.settle_running(VerdictKind::kError, memory.status());
+  step();  // a member may be held up before it moves any bytes
+  const Status moved = run.move(run.op.seq, *memory);
   if (moved.ok()) {
     // Not after a mismatch: a lender that detected it first has released the block.
     if (run.has_replicas()) run.replicas.hold(*this, run, (*memory)[run.member()].out);
     return absl::OkStatus();
   }
   found_mismatch = run.collective().needs_peer_counts() || run.has_replicas();
-  if (found_mismatch) return meetings_.settle_running(run, VerdictKind::kMismatch, moved);
+  if (found_mismatch) return run.settle_running(VerdictKind::kMismatch, moved);
   own_error = moved;
   return absl::OkStatus();
 }
 
 Status CollectiveRuns::meet_inlined(CollectiveRun& run) {
-  TESSERA_RETURN_IF_ERROR(meetings_.join(run));
-  TESSERA_RETURN_IF_ERROR(meetings_.meet(run));
+  TESSERA_RETURN_IF_ERROR(run.join());
+  TESSERA_RETURN_IF_ERROR(run.meet());
   const BoxReduction* const reduction = run.collective().reduction();
   const bool is_flat = reduction != nullptr && reduction->sources.size() == 0;
-  if (!is_flat) return run.move(run.op.seq, meetings_.entries().inlined_memory(run));
+  if (!is_flat) return run.move(run.op.seq, run.inlined_memory());
   if (run.arguments().out != nullptr) reduce_inlined(run, *reduction);
   return absl::OkStatus();
 }
@@ -203,11 +202,11 @@ void CollectiveRuns::reduce_inlined(const CollectiveRun& run, const BoxReduction
 Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind device,
                                absl::Time called, absl::Time deadline) {
   Rendezvous& rendezvous = meetings_.rendezvous();
-  const Rendezvous::Op late = meetings_.describe(run, called, deadline);
+  const Rendezvous::Op late = run.describe(called, deadline);
   // Whether runs before this one keep the member's device from it.
   const bool is_behind = was == Was::kQueued && seq_after(meetings_.done(late.member)) != late.seq;
   // A loss, not the deadline, ends it then, and no device is to blame.
-  const Status interruption = meetings_.interruption(run);
+  const Status interruption = run.interruption();
   if (!interruption.ok()) {
     if (!rendezvous.all_have_passed_before(late.seq)) return interruption;
     const Status verdict = rendezvous.settle(late.seq, VerdictKind::kError,
@@ -259,8 +258,7 @@ bool CollectiveRuns::may_lend(const CollectiveRun& run) const {
 }
 
 // Invariant 6 of control.h: the operation is finished or failed where this is true.
-bool CollectiveRuns::end_reading(const LentRuns::Lendable& lent, const Status& reason) {
-  const auto& run = static_cast<const CollectiveRun&>(lent);
+bool CollectiveRuns::end_reading(const CollectiveRun& run, const Status& reason) {
   if (meetings_.rendezvous().is_finished(run.op.seq)) return true;
   // Members of one process that have arrived finish their part, whatever is lost.
   if (reason.ok() || !spans_clients()) return false;
@@ -272,7 +270,7 @@ bool CollectiveRuns::end_reading(const LentRuns::Lendable& lent, const Status& r
 
 uint32_t CollectiveRuns::reap_lent() {
   const Status lost = lost_member();
-  return lent_.reap([&](const LentRuns::Lendable& lent) { return end_reading(lent, lost); });
+  return lent_.reap([&](const CollectiveRun& run) { return end_reading(run, lost); });
 }
 
 void CollectiveRuns::reap() {
@@ -322,8 +320,7 @@ std::function<WaitReports::Missing()> CollectiveRuns::describe_readers(uint32_t 
 }
 
 void CollectiveRuns::forget() {
-  lent_.clear([this](const LentRuns::Lendable& lent) { return end_reading(lent, too_late()); });
-  meetings_.clear_quarantine();
+  lent_.clear([this](const CollectiveRun& run) { return end_reading(run, too_late()); });
   meetings_.close();
 }
 

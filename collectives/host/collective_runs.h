@@ -39,7 +39,7 @@ namespace tessera::host {
 
 class CollectiveRuns;
 
-class CollectiveRun final : public JointRun, public LentRuns::Lendable {
+class CollectiveRun final : public JointRun {
  public:
   CollectiveRun(CollectiveRuns& runs, int member, Collective::Ptr collective,
                 Arguments&& run_arguments);
@@ -72,6 +72,7 @@ class CollectiveRuns final : public HostGroup {
   int num_lent() const override { return lent_.num_lent(); }
 
   // Called by a run; see above.
+  Meetings& meetings() { return meetings_; }
   void number(CollectiveRun& run);
   // Executes the run to its end for this member: completes it with the Status of all, and retires
   // it.
@@ -98,7 +99,7 @@ class CollectiveRuns final : public HostGroup {
   bool may_lend(const CollectiveRun& run) const;
   // Whether no member reads the input of a lent run any more. With a `reason` that is an error a
   // run of several clients is settled with it first.
-  bool end_reading(const LentRuns::Lendable& lent, const Status& reason);
+  bool end_reading(const CollectiveRun& run, const Status& reason);
   // See LentRuns::reap().
   uint32_t reap_lent();
   // The clients that have not left the operation, for a report of a wait for them.
@@ -107,7 +108,7 @@ class CollectiveRuns final : public HostGroup {
   void forget() override;
 
   Meetings meetings_;
-  LentRuns lent_;
+  LentRuns<CollectiveRun> lent_;
 };
 
 }  // namespace tessera::host

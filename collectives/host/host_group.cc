@@ -32,7 +32,7 @@ HostGroup::HostGroup(HostResources& resources, std::vector<GroupMember> members,
       members_(std::move(members)),
       all_members_(std::move(all_members)),
       spans_clients_(are_of_several_clients(this->all_members())),
-      mover_(std::move(device_mover), spans_clients_),
+      device_mover_(std::move(device_mover)),
       callers_(members_.size()) {
   for (const GroupMember& member : this->all_members()) device_ids_.push_back(member.device_id);
 }
@@ -85,7 +85,7 @@ std::string HostGroup::describe_holdup(int member, DeviceActivity::Kind device) 
 void HostGroup::complete_output(const Arguments& arguments, const Status& status) const {
   if (absl::IsUnavailable(status)) report_fatal_status(status);
   if (arguments.out_buffer == nullptr) return;
-  if (mover_.has_device()) arguments.out_buffer->mutable_issued().set(status);
+  if (device_mover_ != nullptr) arguments.out_buffer->mutable_issued().set(status);
   arguments.out_buffer->mutable_ready().set(status);
 }
 
@@ -120,13 +120,13 @@ void HostGroup::on_lost(int client, const Status& reason) {
                   [&](const GroupMember& member) { return member.client_id == client; });
   if (!concerned) return;
   fail_pending(reason);
-  mover_.lose(reason);
+  if (device_mover_ != nullptr) device_mover_->lose(reason);
 }
 
 void HostGroup::close() {
   closing_ = true;
   fail_pending(too_late());
-  mover_.close(too_late());
+  if (device_mover_ != nullptr) device_mover_->close(too_late());
 }
 
 void HostGroup::forget_runs() {

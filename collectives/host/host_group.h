@@ -30,7 +30,6 @@
 #include "collectives/host/device_mover.h"
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_resources.h"
-#include "collectives/host/mover.h"
 
 namespace tessera::host {
 
@@ -72,8 +71,8 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   bool spans_hosts() const { return !all_members_.empty(); }
   bool spans_clients() const { return spans_clients_; }
   bool is_local(int member) const;
-  Mover& mover() { return mover_; }
-  const Mover& mover() const { return mover_; }
+  // Null where the memory of the group is the host's.
+  DeviceMover* device_mover() const { return device_mover_.get(); }
   Stream& stream(int member) const { return resources_.stream(members_[member].ordinal); }
   DeviceActivity& activity(int member) const {
     return resources_.link().activity(members_[member].ordinal);
@@ -133,7 +132,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   const std::vector<GroupMember> all_members_;  // empty: the same
   std::vector<int> device_ids_;                 // of all
   bool spans_clients_ = false;
-  Mover mover_;
+  const std::unique_ptr<DeviceMover> device_mover_;
   std::atomic<bool> closing_{false};
   std::atomic<bool> forgotten_{false};  // no thread may enter any more
   struct alignas(64) Callers {

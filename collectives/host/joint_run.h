@@ -1,54 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JointRun: a run in which the members of a group meet: its place among the group's operations, and
-// what the other members use of it.
+// JointRun: a run in which the members of a group meet, as far as collectives and messages have it
+// in common: one member's part in one operation, over the group's Meetings.
+//
+//   reserve()         the record is free of the operation that had it before
+//     | fill()        the entry: memory, signature, label
+//     | arrive        counted
+//   join()            these three; an error that only this member knows becomes the verdict of all
+//     | all arrive
+//   meet()            that too, and the signatures of all are equal
+//     | memory()      of all members, from their entries; the members move their bytes
+//   finished, or failed: acknowledge(), and abandon() if the bytes were on the move
+//
+// Nothing of an entry changes between fill() and memory() (control.h, invariant 3).
 //
 // Threads: as of Run. Waiters, and threads that reap runs, read of `op` what does not change after
-// placed(): all except its start and deadline (Meetings::describe()). The rest is the running
-// thread's, except is_acknowledged.
+// placed(): all except its start and deadline (describe()). The rest is the running thread's,
+// except acknowledge().
 #ifndef TESSERA_COLLECTIVES_HOST_JOINT_RUN_H_
 #define TESSERA_COLLECTIVES_HOST_JOINT_RUN_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/format.h"
 #include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
-#include "collectives/host/host_group.h"
+#include "collectives/host/activity.h"
+#include "collectives/host/control.h"
+#include "collectives/host/meetings.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/run.h"
+#include "collectives/move.h"
 #include "device/cpu/arena.h"
 
 namespace tessera::host {
 
 class JointRun : public Run {
  public:
-  JointRun(std::shared_ptr<HostGroup> group, int member, Collective::Ptr collective,
-           Arguments&& run_arguments, Clock clock)
-      : Run(std::move(group), member, std::move(collective), std::move(run_arguments), clock) {
-    const Arguments& own = arguments();
-    op.member = member;
-    op.label = &own.label;
-    op.detail_field = own.detail_field.empty() ? absl::string_view("counts") : own.detail_field;
-    op.is_given_up = &is_given_up();
-    op.signature = this->collective().signature();
-    do_peers_write_output = this->collective().do_peers_write_output();
-    if (!own.detail.empty()) op.signature.detail_hash = own.detail.hash();
-    // The name is quoted: an empty one has two characters.
-    const bool is_barrier = this->collective().kind() == OpKind::kBarrier;
-    if (is_barrier && own.detail.view().size() > 2) op.name_hash = op.signature.detail_hash;
-  }
+  // `meetings`: of the run's group.
+  JointRun(Meetings& meetings, int member, Collective::Ptr collective, Arguments&& run_arguments,
+           Clock clock);
 
+  // Sets start and deadline of a run that begins now.
+  void start_clock();
+  // `op` with another start and deadline, for threads that do not execute the run.
+  Rendezvous::Op describe(absl::Time start, absl::Time deadline) const;
+
+  // Waits until the record of the run is free for it. `own`: `op` or what describe() made of it.
+  Status reserve(const Rendezvous::Op& own);
+  // Up to the arrival.
+  Status join();
+  // Waits for the others, and compares signatures.
+  Status meet();
+  // Errors that only this member can detect.
+  Status local_error();
+  // Why the run, if it waits, need not: the client shuts down, or a member is lost.
+  Status interruption() const { return labelled(group().interruption()); }
+  // Settles the run that has just arrived if it is interrupted: Meetings::fail_pending() may have
+  // run before.
+  Status interrupted_meanwhile() const;
+  // Makes `error`, which only this member knows, the verdict of all.
+  Status fail(const Rendezvous::Op& own, VerdictKind kind, const Status& error);
+  // As fail(), once all have arrived. Returns the verdict.
+  Status settle_running(VerdictKind kind, const Status& error) const;
+  // Orders what the member's stream does next after the parts of all members, once all have given
+  // theirs to their devices.
+  Status leave_device() const;
+  // Keeps the memory of a run that has failed with `error`, where others may still access it.
+  void abandon(const Status& error, bool found_mismatch);
+  // Records that this member has read the verdict of a failed run. Idempotent. Any thread.
+  void acknowledge();
+
+  // Writes the member's entry.
+  Status fill();
+  // Whether the entry of the run has a detail of its own; else it keeps that of an earlier run.
+  bool has_detail() const;
+  // Whether members publish the addresses of their memory: not for devices of several clients.
+  bool shares_addresses() const { return !is_on_device() || !group().spans_clients(); }
+  using Memories = absl::InlinedVector<MemberMemory, kInlineMembers>;
+  // The memory of all members, as this process has it mapped.
+  StatusOr<Memories> memory() const;
+  // As memory(), for a run whose inputs are in the entries.
+  Memories inlined_memory() const;
+
+  // Publish what the member's device is doing. Messages do not occupy the device, and publish
+  // nothing. publish_waiting() requires that the entry is filled in.
+  void publish_running() const;
+  void publish_waiting() const;
+
+ private:
+  Meetings& meetings_;  // directly before `op`, which is read with it
+
+ public:
   Rendezvous::Op op;
   // Whether members of this host write into the output of this one.
   bool do_peers_write_output = false;
@@ -64,17 +114,23 @@ class JointRun : public Run {
   std::byte* copy(ArenaPool::Block Copies::*which) const {
     return copies.has_value() ? ((*copies).*which).data() : nullptr;
   }
-  // This member has read the verdict of the failed run. Set by any thread.
-  std::atomic<bool> is_acknowledged{false};
 
  protected:
   // Ends a wait of the running thread for the devices of other clients.
-  void fail_on_devices(absl::Duration waited, absl::string_view why) {
-    Mover& mover = this->mover();
-    if (mover.shares_addresses(collective())) return;
-    mover.fail(collective(), op.seq, member(),
-               absl::DeadlineExceededError(absl::StrCat(not_in_time("not done", waited), why)));
-  }
+  void fail_on_devices(absl::Duration waited, absl::string_view why) const;
+
+ private:
+  Rendezvous& rendezvous() const { return meetings_.rendezvous(); }
+  // The address that peers use for `memory`. Memory that peers cannot map is replaced by `copy`,
+  // which the caller fills.
+  StatusOr<SharedAddress> share(const void* memory, int64_t num_bytes,
+                                ArenaPool::Block Copies::*copy);
+  StatusOr<SharedAddress> share_input();
+  StatusOr<SharedAddress> share_counts();
+  void fill_signature(MemberEntry& entry) const;
+  void publish(DeviceActivity::Kind kind, absl::string_view label) const;
+
+  std::atomic<bool> is_acknowledged_{false};
 };
 
 }  // namespace tessera::host

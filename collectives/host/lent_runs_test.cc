@@ -14,7 +14,7 @@
 namespace tessera::host {
 namespace {
 
-struct FakeRun final : LentRuns::Lendable {
+struct FakeRun {
   explicit FakeRun(std::atomic<int>& released) : released(released) {}
   ~FakeRun() {
     EXPECT_TRUE(is_over);
@@ -24,7 +24,7 @@ struct FakeRun final : LentRuns::Lendable {
   std::atomic<int>& released;
 };
 
-bool is_over(const LentRuns::Lendable& run) { return static_cast<const FakeRun&>(run).is_over; }
+bool is_over(const FakeRun& run) { return run.is_over; }
 
 class LentRunsTest : public ::testing::Test {
  protected:
@@ -36,7 +36,7 @@ class LentRunsTest : public ::testing::Test {
   }
 
   std::atomic<int> released_{0};
-  LentRuns lent_;
+  LentRuns<FakeRun> lent_;
 };
 
 TEST_F(LentRunsTest, ARunIsReleasedWhenItIsOverAndNotBefore) {
@@ -68,8 +68,8 @@ TEST_F(LentRunsTest, TheOldestIsFoundAcrossTheEndOfTheNumbers) {
 
 TEST_F(LentRunsTest, ClearEndsEachRunBeforeItReleasesIt) {
   for (uint32_t seq = 1; seq <= 3; ++seq) lend(seq);
-  lent_.clear([](const LentRuns::Lendable& run) {
-    const_cast<FakeRun&>(static_cast<const FakeRun&>(run)).is_over = true;
+  lent_.clear([](const FakeRun& run) {
+    const_cast<FakeRun&>(run).is_over = true;
     return true;
   });
   EXPECT_EQ(released_, 3);

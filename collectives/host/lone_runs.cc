@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/host/lone_runs.h"
 
-#include <atomic>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -36,9 +35,8 @@ Status LoneRun::execute() {
   TESSERA_RETURN_IF_ERROR(labelled(collective().error()));
   TESSERA_RETURN_IF_ERROR(find_input());
   TESSERA_RETURN_IF_ERROR(take_output());
-  TESSERA_RETURN_IF_ERROR(labelled(runs_.mover().wait_for_device(
-      collective(), member(), arguments().deadline.value_or(absl::InfiniteFuture()),
-      [this] { return runs_.is_closing() || is_given_up().load(std::memory_order_relaxed); })));
+  TESSERA_RETURN_IF_ERROR(
+      labelled(wait_for_device(arguments().deadline.value_or(absl::InfiniteFuture()))));
   std::vector<int64_t> counts;
   if (collective().needs_peer_counts()) counts = collective().own_counts();
   const MemberMemory own = {arguments().in, in_count(), arguments().out, counts.data()};

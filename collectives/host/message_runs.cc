@@ -13,7 +13,7 @@ namespace tessera::host {
 
 MessageRun::MessageRun(MessageRuns& runs, int member, Collective::Ptr collective,
                        Arguments&& run_arguments)
-    : JointRun(runs.shared_from_this(), member, std::move(collective), std::move(run_arguments),
+    : JointRun(runs.meetings(), member, std::move(collective), std::move(run_arguments),
                Clock::kExact),
       runs_(runs) {
   op.holds_device = false;
@@ -93,7 +93,7 @@ Status MessageRuns::expect_send(const SendRun& run) {
   reap_sent();
   meetings_.reap_quarantine();
   std::unique_lock<std::mutex> lock(mutex_);
-  if (!mover().shares_addresses(run.collective()) || has_failed_ ||
+  if (!run.shares_addresses() || has_failed_ ||
       num_unread_ >= meetings_.rendezvous().num_records()) {
     lock.unlock();
     TESSERA_RETURN_IF_ERROR(prepare_queue(/*member=*/0));
@@ -106,9 +106,9 @@ Status MessageRuns::expect_send(const SendRun& run) {
 Status MessageRuns::publish_or_queue(const std::shared_ptr<SendRun>& run) {
   // The bytes of a GPU's message to another client go through the host: after what the GPU was
   // given so far, for which its stream does not wait.
-  const bool is_fetched = !mover().shares_addresses(run->collective());
+  const bool is_fetched = !run->shares_addresses();
   if (is_fetched) {
-    mover().arrive(run->collective(), run->arguments(), run->op.seq, 0, {}).IgnoreError();
+    device_mover()->arrive(run->collective(), run->arguments(), run->op.seq, 0, {}).IgnoreError();
   }
   if (!is_fetched && meetings_.rendezvous().is_next(run->op.seq)) return publish(*run);
   // Every record holds a message that was not read yet. The device does not wait for that.
@@ -127,18 +127,17 @@ absl::Time MessageRuns::send_ready_at(SendRun& run) {
 
 Status MessageRuns::publish(SendRun& run) {
   Rendezvous& rendezvous = meetings_.rendezvous();
-  const Rendezvous::Op op = meetings_.describe(run, run.called(), absl::InfiniteFuture());
+  const Rendezvous::Op op = run.describe(run.called(), absl::InfiniteFuture());
   // No deadline: waits until the receiver frees the record. A waiter may give the message up.
-  Status status = meetings_.reserve(run, op);
+  Status status = run.reserve(op);
   if (run.begin()) {
-    if (status.ok()) status = meetings_.local_error(run);
-    if (status.ok()) status = meetings_.entries().fill(run);
-    status =
-        status.ok() ? rendezvous.arrive(op) : meetings_.fail(run, op, VerdictKind::kError, status);
-    if (status.ok()) status = meetings_.interrupted_meanwhile(run);
+    if (status.ok()) status = run.local_error();
+    if (status.ok()) status = run.fill();
+    status = status.ok() ? rendezvous.arrive(op) : run.fail(op, VerdictKind::kError, status);
+    if (status.ok()) status = run.interrupted_meanwhile();
   } else {
     status = run.completion().wait();
-    meetings_.fail(run, op, VerdictKind::kTimedOut, status).IgnoreError();
+    run.fail(op, VerdictKind::kTimedOut, status).IgnoreError();
   }
   // The caller has a reference too.
   const auto keep = std::static_pointer_cast<SendRun>(std::move(run.executor_ref()));
@@ -152,7 +151,7 @@ Status MessageRuns::publish(SendRun& run) {
       has_failed_ = true;
     }
     run.complete(status);
-    meetings_.acknowledge(run);
+    run.acknowledge();
   }
   meetings_.set_done(0, seq_before(op.seq, rendezvous.num_records()));
   const Arguments& arguments = run.arguments();
@@ -165,12 +164,12 @@ Status MessageRuns::publish(SendRun& run) {
 void MessageRuns::wait_received(SendRun& run, absl::Time deadline) {
   if (!run.completion().done()) {
     const Status received = meetings_.rendezvous().wait_finished(
-        meetings_.describe(run, run.called(), std::min(deadline, run.receive_deadline)),
+        run.describe(run.called(), std::min(deadline, run.receive_deadline)),
         meetings_.give_up_from());
     // In this order: the record may be reused after the acknowledgement, and another waiter then
     // finds the Work done.
     run.complete(received);
-    meetings_.acknowledge(run);
+    run.acknowledge();
   }
   reap_sent();
 }
@@ -186,9 +185,9 @@ void MessageRuns::reap_sent() {
   std::erase_if(sent_, [this](const std::shared_ptr<SendRun>& run) {
     if (!meetings_.rendezvous().has_result(run->op.seq)) return false;
     const Status received = meetings_.rendezvous().wait_finished(
-        meetings_.describe(*run, run->called(), absl::InfinitePast()), meetings_.give_up_from());
+        run->describe(run->called(), absl::InfinitePast()), meetings_.give_up_from());
     run->complete(received);
-    meetings_.acknowledge(*run);
+    run->acknowledge();
     --num_unread_;
     return true;
   });
@@ -217,7 +216,7 @@ absl::Time MessageRuns::receive_ready_at(ReceiveRun& run) {
   const Rendezvous& rendezvous = meetings_.rendezvous();
   const uint32_t seq = run.op.seq;
   if (!run.is_timed) {
-    meetings_.start_clock(run);
+    run.start_clock();
     run.is_timed = true;
   }
   if (!run.has_joined && rendezvous.was_freed(seq)) join(run);
@@ -232,14 +231,14 @@ absl::Time MessageRuns::receive_ready_at(ReceiveRun& run) {
 
 void MessageRuns::join(ReceiveRun& run) {
   if (!run.begin()) return;
-  run.join_status = meetings_.join(run);
+  run.join_status = run.join();
   run.published.set(absl::OkStatus());
   run.has_joined = true;
 }
 
 Status MessageRuns::execute(ReceiveRun& run) {
   Status status;
-  if (!run.is_timed) meetings_.start_clock(run);
+  if (!run.is_timed) run.start_clock();
   if (!run.has_joined) join(run);
   if (run.has_joined) {
     status = meet_and_move(run);
@@ -247,11 +246,9 @@ Status MessageRuns::execute(ReceiveRun& run) {
   } else {
     status = run.completion().wait();
     const absl::Time deadline = steady_now() + resources().collective_timeout();
-    meetings_
-        .fail(run, meetings_.describe(run, run.called(), deadline), VerdictKind::kTimedOut, status)
-        .IgnoreError();
+    run.fail(run.describe(run.called(), deadline), VerdictKind::kTimedOut, status).IgnoreError();
   }
-  if (!status.ok()) meetings_.acknowledge(run);
+  if (!status.ok()) run.acknowledge();
   meetings_.rendezvous().leave(run.op.seq, run.member());
   // Pairs with fail_pending().
   meetings_.set_done(run.member(), run.op.seq);
@@ -263,13 +260,14 @@ Status MessageRuns::execute(ReceiveRun& run) {
 Status MessageRuns::meet_and_move(ReceiveRun& run) {
   Status own_error;  // of this member alone: the message is received all the same
   Status status = run.join_status;
-  if (status.ok()) status = meetings_.meet(run);
+  if (status.ok()) status = run.meet();
   if (status.ok()) {
-    const StatusOr<Entries::Memories> memory = meetings_.entries().memory(run);
-    const Status moved = memory.ok() ? meetings_.move(run, *memory) : memory.status();
+    const StatusOr<JointRun::Memories> memory = run.memory();
+    if (memory.ok()) step();  // a member may be held up before it moves any bytes
+    const Status moved = memory.ok() ? run.move(run.op.seq, *memory) : memory.status();
     // The sender is told "received" only when the bytes have reached the receiver's GPU.
     if (!memory.ok() || (!moved.ok() && run.is_on_device())) {
-      status = meetings_.settle_running(run, VerdictKind::kError, moved);
+      status = run.settle_running(VerdictKind::kError, moved);
     } else {
       own_error = moved;
     }
@@ -279,10 +277,10 @@ Status MessageRuns::meet_and_move(ReceiveRun& run) {
                                            &run.op);
   }
   if (!status.ok()) {
-    meetings_.abandon(run, status, /*found_mismatch=*/false);
+    run.abandon(status, /*found_mismatch=*/false);
     return status;
   }
-  own_error.Update(mover().leave(run.collective(), run.op.seq, run.member()));
+  own_error.Update(run.leave_device());
   return own_error;
 }
 
@@ -302,7 +300,7 @@ void MessageRuns::number(MessageRun& run) {
 
 Status MessageRuns::give_up(MessageRun& run, absl::Time called, absl::Time deadline) {
   if (meetings_.rendezvous().is_next(run.op.seq)) {
-    return meetings_.rendezvous().settle_timed_out(meetings_.describe(run, called, deadline),
+    return meetings_.rendezvous().settle_timed_out(run.describe(called, deadline),
                                                    meetings_.give_up_from());
   }
   return absl::DeadlineExceededError(
@@ -312,7 +310,7 @@ Status MessageRuns::give_up(MessageRun& run, absl::Time called, absl::Time deadl
 }
 
 Status MessageRuns::prepare_queue(int member) {
-  if (mover().has_device()) {
+  if (device_mover() != nullptr) {
     return resources().message_stream(device_ids()[0], device_ids()[1], member == 0).status();
   }
   return resources().message_pump(members()[member].ordinal).status();
@@ -321,7 +319,7 @@ Status MessageRuns::prepare_queue(int member) {
 Status MessageRuns::add_to_queue(std::shared_ptr<MessageRun> run, Stream::Placed placed) {
   const int member = run->member();
   const bool sends = member == 0;
-  if (!mover().has_device()) {
+  if (device_mover() == nullptr) {
     TESSERA_ASSIGN_OR_RETURN(MessagePump * pump,
                              resources().message_pump(members()[member].ordinal));
     pump->add({device_ids()[1 - member], sends}, std::move(run), placed);
@@ -355,7 +353,6 @@ void MessageRuns::forget() {
     num_unread_ = 0;
     for (const std::shared_ptr<SendRun>& run : sent) run->complete(run->labelled(too_late()));
   }
-  meetings_.clear_quarantine();
   meetings_.close();
 }
 

@@ -95,6 +95,7 @@ class MessageRuns final : public HostGroup {
   Work start(Collective::Ptr collective, Arguments arguments) override;
   void reap() override;
 
+  Meetings& meetings() { return meetings_; }
   // Called by runs. Gives the run the member's next number, in the order of its runs.
   void number(MessageRun& run);
   // Publishes a message and returns.

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +31,7 @@ Run::Run(std::shared_ptr<HostGroup> group, int member, Collective::Ptr collectiv
       is_called_exactly_(clock == Clock::kExact),
       called_(is_called_exactly_ ? steady_now() : coarse_steady_now()) {
   // The errors of a DeviceMover need the label.
-  if (group_->mover().has_device()) arguments_.label = label();
+  if (group_->device_mover() != nullptr) arguments_.label = label();
 }
 
 Work Run::enqueue(std::shared_ptr<Run> run) {
@@ -54,10 +55,6 @@ Status Run::labelled(const Status& status) const {
 bool Run::begin() {
   Stage stage = Stage::kQueued;
   return stage_.compare_exchange_strong(stage, Stage::kStarted);
-}
-
-absl::Time Run::start_of(absl::Time deadline) const {
-  return arguments_.timeout.has_value() ? deadline - *arguments_.timeout : called();
 }
 
 absl::Time Run::called() const {
@@ -84,11 +81,25 @@ Status Run::take_output() {
   return absl::OkStatus();
 }
 
+Status Run::wait_for_device(absl::Time deadline) const {
+  constexpr absl::Duration kCheckInterval = absl::Milliseconds(5);
+  DeviceMover* const mover = group_->device_mover();
+  if (mover == nullptr || is_on_device()) return absl::OkStatus();
+  const auto is_over = [this] {
+    return group_->is_closing() || is_given_up_.load(std::memory_order_relaxed);
+  };
+  Status status;
+  do {
+    status = mover->wait_done(member_, std::min(deadline, steady_now() + kCheckInterval));
+  } while (absl::IsDeadlineExceeded(status) && steady_now() < deadline && !is_over());
+  return status;
+}
+
 Status Run::move(uint32_t seq, absl::Span<const MemberMemory> members) {
   has_moved_ = true;
-  const Status moved = group_->mover().move(*collective_, arguments_, seq, member_, members);
+  if (!is_on_device()) return labelled(move_bytes(*collective_, members));
   // The errors of a device have the label.
-  return is_on_device() ? moved : labelled(moved);
+  return group_->device_mover()->move(*collective_, arguments_, seq, member_, members);
 }
 
 // Two waiters may have the verdict of one message. The record may be reused once the first of them

@@ -64,7 +64,11 @@ class Run : public PendingWork, public Stream::Runnable {
   int64_t out_bytes() const {
     return collective_->out_count().value_or(0) * dtype_size(collective_->dtype());
   }
-  bool is_on_device() const { return group_->mover().is_on_device(*collective_); }
+  // Whether a device moves the bytes. Its work finishes later than the task. A barrier moves
+  // nothing, so it is a run of the host in every group.
+  bool is_on_device() const {
+    return group_->device_mover() != nullptr && collective_->kind() != OpKind::kBarrier;
+  }
   // For Stream::run_here(): the output, which others may wait for, where there is one.
   const void* key() const { return key_; }
   std::string label() const { return group_->label_of(*collective_, arguments_); }
@@ -82,12 +86,13 @@ class Run : public PendingWork, public Stream::Runnable {
   // Start time for deadlines of a run that begins now. Uses the time of the call if that is recent
   // and the timeout is at least 1 s.
   absl::Time begun(absl::Duration timeout) const;
-  // The time from which `deadline` counts: that of the call.
-  absl::Time start_of(absl::Time deadline) const;
 
   // Finds the memory of the Buffers; waits for the input. The output takes its memory.
   Status find_input();
   virtual Status take_output();
+  // For a barrier: waits until the member's device has done all earlier work, or the run is over.
+  // DeadlineExceeded, or the error of the device.
+  Status wait_for_device(absl::Time deadline) const;
   // Moves the bytes of the member's part, or gives that work to its device. `seq`: the number of
   // the operation, 0 in a group of one.
   Status move(uint32_t seq, absl::Span<const MemberMemory> members);
@@ -106,7 +111,7 @@ class Run : public PendingWork, public Stream::Runnable {
   Activity activity(DeviceActivity::Kind kind) const;
 
  protected:
-  Mover& mover() const { return group_->mover(); }
+  HostGroup& group() const { return *group_; }
   // The result of the task of a run that has ended with `status`: a barrier reports to its caller
   // alone, other errors wait for sync_devices() too. Drops executor_ref(), perhaps the last
   // reference.

@@ -34,7 +34,7 @@ Status SpanMove::run() {
 }
 
 Status SpanMove::find_members() {
-  const StatusOr<host::Entries::Memories> here = span_.meetings.entries().memory(run_);
+  const StatusOr<SpanWait::Memories> here = run_.memory();
   if (!here.ok()) return run_.fail(here.status());
   members_.resize(span_.num_members());
   std::lock_guard<std::mutex> lock(span_.mutex);

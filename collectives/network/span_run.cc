@@ -59,9 +59,8 @@ Status read_error(const MemberEntry& entry) {
 
 }  // namespace
 
-SpanRun::SpanRun(std::shared_ptr<host::HostGroup> group, SpanState& state, int member,
-                 Collective::Ptr collective, Arguments&& arguments)
-    : SpanWait(std::move(group), state, member, std::move(collective), std::move(arguments)) {
+SpanRun::SpanRun(SpanState& state, int member, Collective::Ptr collective, Arguments&& arguments)
+    : SpanWait(state, member, std::move(collective), std::move(arguments)) {
   op.holds_device = !state.is_for_messages;
   // The members here know nothing of those elsewhere: what they show of the run needs its label.
   this->arguments().label = label();
@@ -99,17 +98,17 @@ bool SpanRun::skips(uint32_t seq) const {
 
 Status SpanRun::execute() {
   Status status;
-  span().meetings.start_clock(*this);
+  start_clock();
   if (begin()) {
     status = meet_and_move();
     // A message is at its receiver, or is its sender's again: no device is behind.
     span().is_for_messages ? complete(status) : finish(status);
   } else {
     status = completion().wait();
-    span().meetings.reserve(*this, op).IgnoreError();
+    reserve(op).IgnoreError();
     settle_here(status).IgnoreError();
   }
-  if (!status.ok()) span().meetings.acknowledge(*this);
+  if (!status.ok()) acknowledge();
   retire();
   return status;
 }
@@ -117,7 +116,7 @@ Status SpanRun::execute() {
 Status SpanRun::meet_and_move() {
   Rendezvous& rendezvous = span().rendezvous();
   SpanMove move(*this);
-  Status status = meet(span().meetings.local_error(*this));
+  Status status = meet(local_error());
   if (status.ok() && !agree()) status = compare_entries();
   if (status.ok()) status = move.run();
   if (status.ok()) status = wait_for_own_letters();
@@ -130,11 +129,11 @@ Status SpanRun::meet_and_move() {
   if (!status.ok()) {
     // The record of this host may have a text of its own: the verdict is that of all hosts.
     status = propose(status);
-    span().meetings.abandon(*this, status, /*found_mismatch=*/true);
+    abandon(status, /*found_mismatch=*/true);
     return status;
   }
   Status own_error = move.own_error();
-  own_error.Update(mover().leave(collective(), op.seq, member()));
+  own_error.Update(leave_device());
   TESSERA_RETURN_IF_ERROR(own_error);
   if (const std::byte* out = copy(&Copies::out)) {
     std::memcpy(arguments().out, out, out_bytes());
@@ -146,13 +145,13 @@ Status SpanRun::meet(Status own) {
   num_breaks = span().network->links().num_breaks();
   next_look = steady_now() + kFirstLook;
   const Status waited = check_own(own);
-  if (const Status reserved = span().meetings.reserve(*this, op); !reserved.ok()) {
+  if (const Status reserved = reserve(op); !reserved.ok()) {
     return fail(reserved);
   }
   // This member itself is late.
   if (!waited.ok()) return fail(missing(op.start, std::min(op.deadline, steady_now())));
   const std::vector<std::byte> encoded = fill_entry(std::move(own));
-  span().meetings.entries().publish_waiting(*this);
+  publish_waiting();
   if (!note_arrival()) return wait_for_verdict();
   Rendezvous& rendezvous = span().rendezvous();
   TESSERA_RETURN_IF_ERROR(rendezvous.arrive(op));
@@ -173,16 +172,14 @@ Status SpanRun::check_own(Status& own) {
         "replicas that share memory, of a tensor on several hosts; use Replicas::kOwn"));
   }
   if (!own.ok()) return absl::OkStatus();
-  const Status waited = mover().wait_for_device(collective(), op.member, op.deadline, [&] {
-    return span().group.is_closing() || is_given_up().load(std::memory_order_relaxed);
-  });
+  const Status waited = wait_for_device(op.deadline);
   if (absl::IsDeadlineExceeded(waited)) return waited;
   own = labelled(waited);
   return absl::OkStatus();
 }
 
 std::vector<std::byte> SpanRun::fill_entry(Status own) {
-  own.Update(span().meetings.entries().fill(*this));
+  own.Update(fill());
   MemberEntry& entry = span().rendezvous().entry(op.seq, op.member);
   if (own.ok() && is_inlined() && in_bytes() > 0) {
     std::memcpy(entry.inlined, arguments().in, in_bytes());
@@ -210,9 +207,8 @@ bool SpanRun::note_arrival() {
 std::vector<std::byte> SpanRun::encode_entry(const Status& own) const {
   const MemberEntry& entry = span().rendezvous().entry(op.seq, member());
   // A record keeps the detail of an earlier run.
-  const bool has_detail = host::Entries::has_detail(*this);
   const absl::string_view detail(entry.detail,
-                                 has_detail ? strnlen(entry.detail, host::kDetailBytes) : 0);
+                                 has_detail() ? strnlen(entry.detail, host::kDetailBytes) : 0);
   // The input, or what the member's device tells the others.
   const bool has_board = own.ok() && is_on_device() && !span().is_for_messages;
   absl::Span<const std::byte> inlined;
@@ -331,7 +327,7 @@ Status SpanRun::compare_entries() {
 }
 
 Status SpanRun::give_up(host::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
-  Status error = span().meetings.interruption(*this);
+  Status error = interruption();
   error.Update(absl::DeadlineExceededError(
       absl::StrCat(label(), ": ", not_in_time("not done", deadline - called), "; ",
                    span().group.describe_holdup(member(), device))));

@@ -37,7 +37,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -45,7 +44,6 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/host/control.h"
-#include "collectives/host/host_group.h"
 #include "collectives/network/span_state.h"
 #include "collectives/network/span_wait.h"
 
@@ -53,8 +51,7 @@ namespace tessera::network {
 
 class SpanRun final : public SpanWait {
  public:
-  SpanRun(std::shared_ptr<host::HostGroup> group, SpanState& state, int member,
-          Collective::Ptr collective, Arguments&& arguments);
+  SpanRun(SpanState& state, int member, Collective::Ptr collective, Arguments&& arguments);
 
   // Takes the member's next number. Idempotent: a message that is sent is placed twice.
   void placed() override;

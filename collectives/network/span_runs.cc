@@ -87,8 +87,7 @@ Work SpanRuns::start(Collective::Ptr collective, Arguments arguments) {
     return failed(arguments, status);
   }
   reap();
-  auto run = std::make_shared<SpanRun>(shared_from_this(), span_, member, std::move(collective),
-                                       std::move(arguments));
+  auto run = std::make_shared<SpanRun>(span_, member, std::move(collective), std::move(arguments));
   return is_message ? start_message_run(std::move(run)) : host::Run::enqueue(std::move(run));
 }
 
@@ -101,8 +100,8 @@ Work SpanRuns::start_message_run(std::shared_ptr<SpanRun> run) {
   const auto start = [this, run, sends, queue = *queue] {
     // After what the device was given so far, for which its stream does not wait.
     if (sends && run->is_on_device()) {
-      mover()
-          .arrive(run->collective(), run->arguments(), run->op.seq, run->member(), {})
+      device_mover()
+          ->arrive(run->collective(), run->arguments(), run->op.seq, run->member(), {})
           .IgnoreError();
     }
     queue->enqueue(*run, run->key(), Stream::Wake::kNow);
@@ -221,7 +220,6 @@ void SpanRuns::fail_pending(const Status&) {
 
 void SpanRuns::forget() {
   span_.network->letters.set_reader(span_.name, nullptr);
-  span_.meetings.clear_quarantine();
   span_.meetings.close();
 }
 

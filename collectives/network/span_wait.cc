@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -138,7 +139,7 @@ Status SpanWait::check() {
   if (ending.has_value()) return end_in_circle(*ending);
   if (const std::optional<Status> failed = failure()) return *failed;
   if (span_.group.may_be_interrupted()) {
-    const Status why = span_.meetings.interruption(*this);
+    const Status why = interruption();
     if (!why.ok()) return fail(why);
   }
   if (transfer_error.ok()) transfer_error = span_.network->links().find_broken(needed, num_breaks);
@@ -243,7 +244,7 @@ std::optional<Status> SpanWait::failure() {
   if (verdict.has_value()) return settle_here(*verdict);
   // A member on this host has failed, or was found to wait in a circle.
   if (!span_.rendezvous().has_result(op.seq)) return std::nullopt;
-  const Status settled = span_.meetings.settle_running(*this, VerdictKind::kError, Status());
+  const Status settled = settle_running(VerdictKind::kError, Status());
   return settled.ok() ? settled : propose(settled);
 }
 
@@ -273,7 +274,7 @@ Status SpanWait::settle_here(const Status& verdict) {
   // A member that is absent at a deadline may skip the run, and acknowledges nothing.
   const VerdictKind kind =
       absl::IsDeadlineExceeded(verdict) ? VerdictKind::kTimedOut : VerdictKind::kError;
-  const Status settled = span_.meetings.settle_running(*this, kind, verdict);
+  const Status settled = settle_running(kind, verdict);
   return settled.ok() ? verdict : settled;
 }
 

@@ -32,7 +32,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -45,7 +44,6 @@
 #include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
-#include "collectives/host/host_group.h"
 #include "collectives/host/joint_run.h"
 #include "collectives/network/boards.h"
 #include "collectives/network/letters.h"
@@ -59,10 +57,8 @@ namespace tessera::network {
 class SpanWait : public host::JointRun {
  public:
   // `state`: of the group.
-  SpanWait(std::shared_ptr<host::HostGroup> group, SpanState& state, int member,
-           Collective::Ptr collective, Arguments&& arguments)
-      : JointRun(std::move(group), member, std::move(collective), std::move(arguments),
-                 Clock::kTick),
+  SpanWait(SpanState& state, int member, Collective::Ptr collective, Arguments&& arguments)
+      : JointRun(state.meetings, member, std::move(collective), std::move(arguments), Clock::kTick),
         span_(state) {}
 
   SpanState& span() const { return span_; }
