@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/host/control.h"
+#include "collectives/signature.h"
 
 namespace tessera::host {
 

@@ -257,7 +257,7 @@ bool CollectiveRuns::may_lend(const CollectiveRun& run) const {
   return input != nullptr && input.use_count() > 1;
 }
 
-// Invariant 6 of control.h: the operation is finished or failed where this is true.
+// Invariant 6 of op_record.h: the operation is finished or failed where this is true.
 bool CollectiveRuns::end_reading(const CollectiveRun& run, const Status& reason) {
   if (meetings_.rendezvous().is_finished(run.op.seq)) return true;
   // Members of one process that have arrived finish their part, whatever is lost.

@@ -22,6 +22,7 @@
 #include "collectives/host/control.h"
 #include "collectives/host/group_table.h"
 #include "collectives/host/last_seen.h"
+#include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous_texts.h"
 #include "collectives/label.h"
 

@@ -18,6 +18,7 @@
 #include "collectives/group.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/control.h"
+#include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/testing/host_job.h"
 #include "collectives/testing/group_access.h"

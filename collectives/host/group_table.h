@@ -34,6 +34,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/host/control.h"
+#include "collectives/host/op_record.h"
 
 namespace tessera::host {
 

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "collectives/host/control.h"
+#include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 
 namespace tessera::host {

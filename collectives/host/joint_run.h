@@ -12,7 +12,7 @@
 //     | memory()      of all members, from their entries; the members move their bytes
 //   finished, or failed: acknowledge(), and abandon() if the bytes were on the move
 //
-// Nothing of an entry changes between fill() and memory() (control.h, invariant 3).
+// Nothing of an entry changes between fill() and memory() (op_record.h, invariant 3).
 //
 // Threads: as of Run. Waiters, and threads that reap runs, read of `op` what does not change after
 // placed(): all except its start and deadline (describe()). The rest is the running thread's,

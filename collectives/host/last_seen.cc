@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "collectives/host/control.h"
+#include "collectives/host/op_record.h"
 #include "collectives/label.h"
 
 namespace tessera::host {

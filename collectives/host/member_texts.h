@@ -15,8 +15,8 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/host/control.h"
 #include "collectives/host/group_table.h"
+#include "collectives/host/op_record.h"
 #include "collectives/signature.h"
 
 namespace tessera::host {

@@ -22,6 +22,7 @@
 #include "collectives/host/control.h"
 #include "collectives/host/host_link.h"
 #include "collectives/host/message_pump.h"
+#include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/testing/host_job.h"
 #include "gmock/gmock-matchers.h"

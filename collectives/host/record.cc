@@ -161,7 +161,7 @@ void Record::wake(Ring ring) const {
   wake_all(memory_->num_wakes);
 }
 
-// Invariant 7 of control.h.
+// Invariant 7 of op_record.h.
 bool Record::sleep_while(uint32_t seq, absl::Time deadline,
                          absl::FunctionRef<bool(const State&)> waiting) const {
   memory_->num_sleepers.fetch_add(1, std::memory_order_seq_cst);

@@ -12,7 +12,8 @@
 //
 // It is the ring of Rendezvous that knows members and clients: what is not in the word comes as an
 // argument, and as a function where it is needed seldom, so that a change touches no line more.
-// Invariants 1, 2, 5 and 7 of control.h. A view. Thread-safe; no function waits but sleep_while().
+// Invariants 1, 2, 5 and 7 of op_record.h. A view. Thread-safe; no function waits but
+// sleep_while().
 #ifndef TESSERA_COLLECTIVES_HOST_RECORD_H_
 #define TESSERA_COLLECTIVES_HOST_RECORD_H_
 
@@ -25,6 +26,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/host/control.h"
+#include "collectives/host/op_record.h"
 
 namespace tessera::host {
 

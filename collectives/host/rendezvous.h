@@ -38,6 +38,7 @@
 #include "collectives/host/control.h"
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
+#include "collectives/host/op_record.h"
 #include "collectives/host/record.h"
 #include "collectives/label.h"
 

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "base/status.h"
-#include "collectives/host/control.h"
 #include "collectives/host/member_texts.h"
+#include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 
 namespace tessera::host {

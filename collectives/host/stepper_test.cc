@@ -45,6 +45,7 @@
 #include "collectives/host/control.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
+#include "collectives/host/op_record.h"
 #include "collectives/host/record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/testing/group_access.h"

@@ -7,7 +7,7 @@
 
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "collectives/host/control.h"
+#include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous_texts.h"
 
 namespace tessera::nccl {

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/host/control.h"
+#include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/label.h"
 #include "collectives/nccl/communicator.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "collectives/host/control.h"
+#include "collectives/host/op_record.h"
 
 namespace tessera::network {
 namespace {

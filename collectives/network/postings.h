@@ -32,9 +32,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "collectives/host/control.h"
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_mail.h"
+#include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/network/boards.h"
 #include "collectives/network/wants.h"

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// OpRecord: the memory in which the members of a group meet for one operation, in the control
+// region (control.h) of the client of the first member.
+//
+//   GroupBlock:  device ids | MemberProgress of each member | OpRecord 0 | ... | OpRecord R-1
+//   OpRecord:    state word, verdict | MemberEntry of each member | Outbox of each, Bulletin
+//
+// Operation number s of a group (1, 2, ...) lives in record s % R. Invariants:
+//   1. state says which operation a record describes, how many members have arrived and finished,
+//      and its phase; it changes by compare-and-swap only, so that a deadline and the last arrival
+//      cannot both win;
+//   2. phases go kOpen -> kRunning or kMet (all arrived), or from there to kSettling -> kFailed; in
+//      kFailed the verdict is complete and never changes while the record describes s; in kMet no
+//      member is waited for any more, and none counts. From kSettling on `finished` counts the
+//      members that are done with s: each says so once it needs the verdict no more, and members
+//      that had returned OK before (`gone`) are counted from the beginning. For messages it is a
+//      bit per end; an end that had not arrived in time starts with its bit set. Where the client
+//      that settles is lost in kSettling, any member takes the record to kOrphaned: the verdict
+//      then follows from the state alone, because the lost client may be resumed and go on writing;
+//   3. a MemberEntry is written by its member alone, before that member arrives;
+//   4. operations take no lock;
+//   5. a record goes on to operation s + R when all members are done with s: they have finished
+//      it or read its verdict, or it timed out before all had arrived, after which no member need
+//      arrive. In a message record, a member that had arrived must still acknowledge: otherwise it
+//      would mistake the record's next message for its own. Members are done with a record in kMet
+//      when all have arrived at a later operation, or when their MemberProgress says so. So every
+//      record is free again once each living member has ended its part of s, whatever became of s
+//      after that;
+//   6. a member reuses memory that others may read only when the record says that the run is
+//      finished or failed. Knowledge of a loss or of its own shutdown is not enough: a reader that
+//      is held up in its copy would count itself out and return OK with other bytes. Memory that
+//      others may write is not reused after a failure either (quarantine.h);
+//   7. a member sleeps on `num_wakes` alone. It counts itself in num_sleepers, reads num_wakes and
+//      then the state; the member that changes it looks at num_sleepers afterwards, counts
+//      num_wakes up and wakes. A word that repeats itself, as parts of the state do, would lose
+//      wake-ups.
+//
+// Everything here is plain data. Operations are numbered 1, 2, ..., 2^32 - 1, 1, ...: 0 stands for
+// none, and a state word of 0 for a record that was never used. Numbers are compared by their
+// difference. A waiter that dies stays counted in num_sleepers: each later wake of the record then
+// costs a system call.
+#ifndef TESSERA_COLLECTIVES_HOST_OP_RECORD_H_
+#define TESSERA_COLLECTIVES_HOST_OP_RECORD_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "collectives/host/control.h"
+#include "collectives/host/shared_word.h"
+#include "collectives/signature.h"
+
+namespace tessera::host {
+
+inline constexpr int kMaxMembers = 4000;  // what the state word can count; clients as well
+inline constexpr int kDetailBytes = 192;
+inline constexpr int kVerdictBytes = 4096;
+// Inputs of up to so many bytes are stored in the entry itself.
+inline constexpr int kInlineBytes = 1024;
+
+struct alignas(64) MemberEntry {
+  static constexpr uint16_t kNoPlace = 0xffff;
+
+  SharedWord<uint32_t> seq;     // the operation that the rest describes; 0 while it is written
+  std::atomic<uint16_t> place;  // the number of the arrival that the member has made or is making
+  uint16_t label_size;          // 0: its label is the default_label() of the signature
+  Signature signature;
+  int64_t in_count;  // elements of `in`
+  SharedAddress in;
+  SharedAddress out;
+  SharedAddress counts;       // all_to_all of unequal parts: int64 elements for each member
+  int64_t part_count;         // where the signature's detail_hash is that of parts of so many each
+  char detail[kDetailBytes];  // where the signature's detail_hash is that of a text
+  char label[kLabelBytes];
+  alignas(64) std::byte inlined[kInlineBytes];
+};
+
+// The number after `seq`, and the number that its record had before.
+inline uint32_t seq_after(uint32_t seq) { return seq == UINT32_MAX ? 1 : seq + 1; }
+inline uint32_t seq_before(uint32_t seq, uint32_t num_records) {
+  return seq == num_records ? 0 - num_records : seq - num_records;
+}
+inline bool is_later(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0; }
+
+enum class Phase : uint8_t { kOpen, kRunning, kMet, kSettling, kFailed, kOrphaned };
+
+// kMismatch: every member detects it by itself, after the arrival and before it moves a byte.
+enum class VerdictKind : uint8_t { kError, kTimedOut, kMismatch };
+
+// seq:32 | arrived, gone or settler:12 | finished:12 | 0 | after_arrival:1 | kind:2 | phase:4.
+struct State {
+  uint32_t seq = 0;
+  uint32_t arrived = 0;  // in kOpen and kMet
+  uint32_t gone = 0;     // in kRunning: the finished members that read no verdict
+  uint32_t finished = 0;
+  Phase phase = Phase::kOpen;
+  // The fields below are valid in kSettling, kFailed and kOrphaned.
+  VerdictKind kind = VerdictKind::kError;
+  bool after_arrival = false;  // all had arrived, members may have begun to move bytes
+  uint32_t settler = 0;        // 1 + the client that settles; 0: unknown
+
+  bool is_settled() const { return phase >= Phase::kSettling; }
+  // The deadline passed before all had arrived: the absent members need not acknowledge.
+  bool has_timed_out() const { return kind == VerdictKind::kTimedOut && !after_arrival; }
+
+  static State unpack(uint64_t word) {
+    State state;
+    state.seq = static_cast<uint32_t>(word >> 32);
+    state.phase = static_cast<Phase>(word & 0xf);
+    state.finished = static_cast<uint32_t>(word >> 8) & 0xfff;
+    const uint32_t count = static_cast<uint32_t>(word >> 20) & 0xfff;
+    (state.is_settled()               ? state.settler
+     : state.phase == Phase::kRunning ? state.gone
+                                      : state.arrived) = count;
+    state.kind = static_cast<VerdictKind>(word >> 4 & 3);
+    state.after_arrival = (word >> 6 & 1) != 0;
+    return state;
+  }
+  uint64_t pack() const {
+    const uint32_t count = is_settled() ? settler : phase == Phase::kRunning ? gone : arrived;
+    return uint64_t{seq} << 32 | uint64_t{count} << 20 | uint64_t{finished} << 8 |
+           uint64_t{after_arrival} << 6 | static_cast<uint64_t>(kind) << 4 |
+           static_cast<uint64_t>(phase);
+  }
+  // The record has never described an operation.
+  bool is_unused() const { return pack() == 0; }
+};
+
+struct alignas(64) OpRecord {
+  SharedWord<uint64_t> state;
+  SharedWord<uint32_t> num_sleepers;
+  SharedWord<uint32_t> num_wakes;  // the futex word
+  std::atomic<int32_t> verdict_code;
+  std::atomic<uint32_t> verdict_bytes;
+  char verdict[kVerdictBytes];
+  // MemberEntry[num_members] follows.
+};
+
+// The size of a block's records: kSmall ones have no room for inputs in the entries.
+enum class Records { kFull, kSmall };
+inline constexpr uint32_t kSmallVerdictBytes = 1024;
+
+// A member's letter to other hosts, in the records of a group over several hosts (HostMail).
+struct alignas(64) Outbox {
+  std::atomic<uint32_t> seq;  // of the operation whose letter waits here; 0: none
+  uint32_t num_bytes;
+  // The letter follows.
+};
+// The letters of other hosts, in such records.
+struct alignas(64) Bulletin {
+  SharedWord<uint64_t> posted;  // seq:32 | bytes:32
+  // The bytes follow.
+};
+
+// What a block's records have room for.
+struct Room {
+  Records records = Records::kFull;
+  uint32_t outbox_bytes = 0;    // for the letter of a member to other hosts
+  uint32_t bulletin_bytes = 0;  // for the letters of other hosts
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_OP_RECORD_H_
