@@ -43,24 +43,18 @@ struct SharedAddress {
   uint64_t offset = 0;
 };
 
+// The head of a block. Its body, what the group's user keeps there, follows the ids of the members'
+// devices and their progress.
 struct alignas(64) GroupBlock {
+  static constexpr size_t kLayoutBytes = 64;
+
   uint32_t num_members;
-  uint32_t num_records;
   std::atomic<uint64_t> generation;  // of this use of the memory, never 0 in a block that is in use
   uint64_t salt;
   uint64_t progress_offset;  // from the start of the block
-  uint64_t records_offset;
-  uint64_t record_stride;
-  // Inside of a record: of kSmall ones texts of verdicts are cut short, and entries end before
-  // their `inlined`.
-  uint32_t verdict_bytes;
-  uint32_t entries_offset;
-  uint32_t entry_stride;
-  // The sizes that the group's Room gives; 0 where it has none.
-  uint32_t outbox_stride;
-  uint32_t bulletin_bytes;
-  uint64_t outboxes_offset;
-  uint64_t bulletin_offset;
+  uint64_t body_offset;
+  alignas(
+      8) std::byte layout[kLayoutBytes];  // where the body has what: plain data of the group's user
   // int32_t device_ids[num_members] follows.
 };
 
@@ -101,8 +95,8 @@ struct alignas(64) DeviceActivity {
   std::atomic<uint64_t> version;   // odd while it is being written
   std::atomic<uint64_t> kind;      // with flags and sequence number: pack() in activity.cc
   std::atomic<uint64_t> since_ns;  // CLOCK_MONOTONIC, one for the host
-  // In a collective: the client whose region has the group, where (0: the device is alone in it),
-  // the hash of the barrier's name (0: none) and the count.
+  // Of an operation of a group: the client whose region has the group's block, where (0: the device
+  // is alone in the group), and two words of the writer, a hash of a name (0: none) and a count.
   std::atomic<uint64_t> leader_client;
   std::atomic<uint64_t> block_offset;
   std::atomic<uint64_t> generation;  // of the block; it may be another group's by now

@@ -37,43 +37,6 @@ bool is_of(GroupBlock* block, absl::Span<const GroupMember> members, uint64_t sa
                     [](const GroupMember& member, int32_t id) { return member.device_id == id; });
 }
 
-// Makes a record look unused. The texts and inputs in it are written before they are read: to clear
-// them too would touch pages that no operation may ever need.
-void clear_record(std::byte* record, const GroupBlock& shape) {
-  std::memset(record, 0, offsetof(OpRecord, verdict));
-  for (uint32_t m = 0; m < shape.num_members; ++m) {
-    std::memset(record + shape.entries_offset + m * shape.entry_stride, 0,
-                offsetof(MemberEntry, detail));
-    if (shape.outbox_stride > 0) {
-      std::memset(record + shape.outboxes_offset + m * shape.outbox_stride, 0, sizeof(Outbox));
-    }
-  }
-  if (shape.bulletin_bytes > 0) std::memset(record + shape.bulletin_offset, 0, sizeof(Bulletin));
-}
-
-// What a block of that many members and records has where.
-void set_shape(uint64_t num_members, uint32_t num_records, const Room& room, GroupBlock* shape) {
-  const bool is_small = room.records == Records::kSmall;
-  shape->num_members = static_cast<uint32_t>(num_members);
-  shape->num_records = num_records;
-  shape->progress_offset = align64(sizeof(GroupBlock) + num_members * sizeof(int32_t));
-  shape->records_offset = shape->progress_offset + num_members * sizeof(MemberProgress);
-  shape->verdict_bytes = is_small ? kSmallVerdictBytes : kVerdictBytes;
-  shape->entries_offset =
-      static_cast<uint32_t>(align64(offsetof(OpRecord, verdict) + shape->verdict_bytes));
-  shape->entry_stride = is_small ? offsetof(MemberEntry, inlined) : sizeof(MemberEntry);
-  shape->outboxes_offset = align64(shape->entries_offset + num_members * shape->entry_stride);
-  if (room.outbox_bytes > 0) {
-    shape->outbox_stride = static_cast<uint32_t>(align64(sizeof(Outbox) + room.outbox_bytes));
-  }
-  shape->bulletin_offset = shape->outboxes_offset + num_members * shape->outbox_stride;
-  shape->bulletin_bytes = room.bulletin_bytes;
-  shape->record_stride = shape->bulletin_offset;
-  if (room.bulletin_bytes > 0) {
-    shape->record_stride += align64(sizeof(Bulletin) + room.bulletin_bytes);
-  }
-}
-
 // The progress of the client's first member, which counts its handles.
 MemberProgress& counts_of(GroupBlock* block, absl::Span<const GroupMember> members, int client) {
   const auto first = std::find_if(members.begin(), members.end(), [&](const GroupMember& member) {
@@ -163,8 +126,8 @@ void GroupTable::initialize(std::byte* region, uint64_t begin) {
   GroupTable(region, 0, 0, nullptr).mark_units(0, header.fresh_unit, true);
 }
 
-StatusOr<GroupBlock*> GroupTable::open(absl::Span<const GroupMember> members, uint32_t num_records,
-                                       uint64_t salt, const Room& room) {
+StatusOr<GroupBlock*> GroupTable::open(absl::Span<const GroupMember> members, uint64_t salt,
+                                       const BlockBody& body) {
   uint64_t key = salt + 1;
   for (const GroupMember& member : members) {
     const auto id = static_cast<uint32_t>(member.device_id);
@@ -180,11 +143,8 @@ StatusOr<GroupBlock*> GroupTable::open(absl::Span<const GroupMember> members, ui
     auto* const found = reinterpret_cast<GroupBlock*>(region_ + slot.block_offset);
     if (is_of(found, members, salt)) block = found;
   }
-  GroupBlock shape = {};
-  set_shape(members.size(), num_records, room, &shape);
-  shape.salt = salt;
-  if (block == nullptr) block = make(members, shape, key);
-  if (block == nullptr && free_unheld()) block = make(members, shape, key);
+  if (block == nullptr) block = make(members, salt, body, key);
+  if (block == nullptr && free_unheld()) block = make(members, salt, body, key);
   if (block == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("too many meshes and groups of devices are in use: the ", kControlBytes >> 20,
@@ -221,10 +181,13 @@ GroupSlot* GroupTable::slot_of(const GroupBlock* block) const {
   return slot == end ? nullptr : slot;
 }
 
-GroupBlock* GroupTable::make(absl::Span<const GroupMember> members, const GroupBlock& shape,
-                             uint64_t key) {
+GroupBlock* GroupTable::make(absl::Span<const GroupMember> members, uint64_t salt,
+                             const BlockBody& body, uint64_t key) {
+  TESSERA_CHECK(body.layout.size() <= GroupBlock::kLayoutBytes, "a block has room for its layout");
   const uint64_t n = members.size();
-  const uint64_t num_bytes = shape.records_offset + shape.num_records * shape.record_stride;
+  const uint64_t progress_offset = align64(sizeof(GroupBlock) + n * sizeof(int32_t));
+  const uint64_t body_offset = progress_offset + n * sizeof(MemberProgress);
+  const uint64_t num_bytes = body_offset + body.num_bytes;
   const uint64_t count = (num_bytes + kHeapUnit - 1) / kHeapUnit;
 
   GroupSlot* const end = slots() + header().num_slots;
@@ -239,24 +202,16 @@ GroupBlock* GroupTable::make(absl::Span<const GroupMember> members, const GroupB
   header().fresh_unit = std::max(header().fresh_unit, first + count);
 
   std::byte* const start = region_ + first * kHeapUnit;
-  if (!is_zero) std::memset(start, 0, shape.records_offset);
-  for (uint64_t i = 0; !is_zero && i < shape.num_records; ++i) {
-    clear_record(start + shape.records_offset + i * shape.record_stride, shape);
+  if (!is_zero) {
+    std::memset(start, 0, body_offset);
+    body.clear(start + body_offset);
   }
   auto* const block = reinterpret_cast<GroupBlock*>(start);
-  block->num_members = shape.num_members;
-  block->num_records = shape.num_records;
-  block->salt = shape.salt;
-  block->progress_offset = shape.progress_offset;
-  block->records_offset = shape.records_offset;
-  block->record_stride = shape.record_stride;
-  block->verdict_bytes = shape.verdict_bytes;
-  block->entries_offset = shape.entries_offset;
-  block->entry_stride = shape.entry_stride;
-  block->outbox_stride = shape.outbox_stride;
-  block->bulletin_bytes = shape.bulletin_bytes;
-  block->outboxes_offset = shape.outboxes_offset;
-  block->bulletin_offset = shape.bulletin_offset;
+  block->num_members = static_cast<uint32_t>(n);
+  block->salt = salt;
+  block->progress_offset = progress_offset;
+  block->body_offset = body_offset;
+  std::copy(body.layout.begin(), body.layout.end(), block->layout);
   for (uint64_t i = 0; i < n; ++i) {
     device_ids(block)[i] = members[i].device_id;
     progress_of(*block)[i].client_id = members[i].client_id;

@@ -34,7 +34,6 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/host/control.h"
-#include "collectives/host/op_record.h"
 
 namespace tessera::host {
 
@@ -43,6 +42,17 @@ struct GroupMember {
   int device_id = 0;
   int client_id = 0;
   int ordinal = 0;
+};
+
+// What a block has beside its members, as the group's user wants it. Clients that open one group
+// want the same.
+struct BlockBody {
+  uint64_t num_bytes = 0;
+  // Copied into the block: at most GroupBlock::kLayoutBytes.
+  absl::Span<const std::byte> layout;
+  // Makes the bytes of an earlier block look unused. A body that was never used is zero, and is not
+  // cleared.
+  absl::FunctionRef<void(std::byte* body)> clear;
 };
 
 // Whether they live in more than one client.
@@ -66,11 +76,11 @@ class GroupTable {
   static void initialize(std::byte* region, uint64_t begin);
 
   // A handle of the group's block for this client, one of whose devices must be a member; makes the
-  // block if need be. `salt` tells groups of the same devices apart that serve different ends.
-  // ResourceExhausted where there is no room for it; Unavailable where another client keeps the
-  // lock for too long, with the loss of that client if it is known.
-  StatusOr<GroupBlock*> open(absl::Span<const GroupMember> members, uint32_t num_records,
-                             uint64_t salt, const Room& room = {});
+  // block if need be, with that body. `salt` tells groups of the same devices apart that serve
+  // different ends. ResourceExhausted where there is no room for it; Unavailable where another
+  // client keeps the lock for too long, with the loss of that client if it is known.
+  StatusOr<GroupBlock*> open(absl::Span<const GroupMember> members, uint64_t salt,
+                             const BlockBody& body);
   // Gives a handle back. Does nothing where the block is another generation's by now, for the
   // client was taken for gone.
   void close(GroupBlock* block, uint64_t generation, absl::Span<const GroupMember> members);
@@ -92,7 +102,8 @@ class GroupTable {
   GroupSlot* slots() const { return reinterpret_cast<GroupSlot*>(region_ + header().slots_offset); }
   uint64_t* units() const { return reinterpret_cast<uint64_t*>(region_ + header().units_offset); }
   // The functions below require the lock.
-  GroupBlock* make(absl::Span<const GroupMember> members, const GroupBlock& shape, uint64_t key);
+  GroupBlock* make(absl::Span<const GroupMember> members, uint64_t salt, const BlockBody& body,
+                   uint64_t key);
   // The first of so many free units in a row, 0 where there are none.
   uint64_t find_units(uint64_t count) const;
   void mark_units(uint64_t first, uint64_t count, bool in_use);

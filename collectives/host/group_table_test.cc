@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -18,9 +19,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "collectives/host/rendezvous.h"
-#include "collectives/host/testing/rendezvous_fixture.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "collectives/host/control.h"
+#include "collectives/host/host_link.h"
+#include "collectives/host/testing/three_clients.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
@@ -33,42 +36,84 @@ using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::StatusIs;
 
+constexpr uint64_t kBodyBytes = uint64_t{28} << 10;
+
+// A client's handle of a block. The body begins with a number that is zero in a new block.
+class Handle {
+ public:
+  static StatusOr<Handle> open(HostLink& link, absl::Span<const GroupMember> members, uint64_t salt,
+                               uint64_t num_bytes = kBodyBytes) {
+    GroupTable table = link.groups_led_by(members[0].client_id);
+    return open(link, table, members, salt, num_bytes);
+  }
+  static StatusOr<Handle> open(HostLink& link, GroupTable& table,
+                               absl::Span<const GroupMember> members, uint64_t salt,
+                               uint64_t num_bytes = kBodyBytes) {
+    const auto clear = [](std::byte* body) { std::memset(body, 0, sizeof(uint64_t)); };
+    const BlockBody body = {
+        num_bytes, {reinterpret_cast<const std::byte*>(&num_bytes), sizeof(num_bytes)}, clear};
+    TESSERA_ASSIGN_OR_RETURN(GroupBlock * block, table.open(members, salt, body));
+    return Handle(link, {members.begin(), members.end()}, block);
+  }
+  Handle(Handle&& other) noexcept
+      : link_(other.link_),
+        members_(std::move(other.members_)),
+        block_(std::exchange(other.block_, nullptr)),
+        offset_(other.offset_),
+        generation_(other.generation_) {}
+  ~Handle() {
+    if (block_ == nullptr) return;
+    link_->groups_led_by(members_[0].client_id).close(block_, generation_, members_);
+  }
+
+  GroupBlock* block() const { return block_; }
+  uint64_t block_offset() const { return offset_; }
+  uint64_t generation() const { return generation_; }
+  MemberProgress& progress(int member) const {
+    auto* const start = reinterpret_cast<std::byte*>(block_);
+    return reinterpret_cast<MemberProgress*>(start + block_->progress_offset)[member];
+  }
+  uint64_t& number() const {
+    auto* const start = reinterpret_cast<std::byte*>(block_);
+    return *reinterpret_cast<uint64_t*>(start + block_->body_offset);
+  }
+
+ private:
+  Handle(HostLink& link, std::vector<GroupMember> members, GroupBlock* block)
+      : link_(&link),
+        members_(std::move(members)),
+        block_(block),
+        offset_(reinterpret_cast<std::byte*>(block) - link.control(members_[0].client_id)),
+        generation_(block->generation) {}
+
+  HostLink* link_;
+  std::vector<GroupMember> members_;
+  GroupBlock* block_;
+  uint64_t offset_;
+  uint64_t generation_;
+};
+
+constexpr GroupMember kPair[] = {{0, 0, 0}, {1, 1, 0}};
+
 // The groups that client 0 leads.
 class GroupTableTest : public ThreeClientsTest {
  protected:
   // The group of clients 0 and 1, as one of them opens it.
-  Rendezvous open(int client, uint64_t salt = 0) {
-    StatusOr<Rendezvous> opened =
-        Rendezvous::open(*links_[client], {{0, 0, 0}, {1, 1, 0}}, kRecords, salt);
+  Handle open(int client, uint64_t salt = 0) {
+    StatusOr<Handle> opened = Handle::open(*links_[client], kPair, salt);
     EXPECT_THAT(opened.status(), IsOk());
     return *std::move(opened);
   }
   int num_blocks() { return links_[0]->groups_led_by(0).num_blocks(); }
   ControlHeader& header() { return *reinterpret_cast<ControlHeader*>(links_[0]->control(0)); }
-
-  static Rendezvous::Op op(uint32_t seq, int member, absl::Duration timeout) {
-    Rendezvous::Op result;
-    result.seq = seq;
-    result.member = member;
-    result.detail_field = "counts";
-    result.signature = kSum;
-    result.start = steady_now();
-    result.deadline = result.start + timeout;
-    return result;
-  }
-  static Status meet(Rendezvous& group, uint32_t seq, int member, absl::Duration timeout) {
-    group.entry(seq, member).signature = kSum;
-    TESSERA_RETURN_IF_ERROR(group.arrive(op(seq, member, timeout)));
-    return group.wait_arrived(op(seq, member, timeout));
-  }
 };
 
 TEST_F(GroupTableTest, ABlockIsGivenBackWithTheLastHandleOfTheLastClient) {
   {
-    const Rendezvous of_0 = open(0);
+    const Handle of_0 = open(0);
     {
-      const Rendezvous of_1 = open(1);
-      const Rendezvous again = open(1);
+      const Handle of_1 = open(1);
+      const Handle again = open(1);
       EXPECT_EQ(of_1.block_offset(), of_0.block_offset());
       EXPECT_EQ(again.block_offset(), of_0.block_offset());
     }
@@ -79,41 +124,40 @@ TEST_F(GroupTableTest, ABlockIsGivenBackWithTheLastHandleOfTheLastClient) {
 
 TEST_F(GroupTableTest, MemoryIsUsedAgain) {
   for (uint64_t salt = 0; salt < 5000; ++salt) {
-    const Rendezvous of_0 = open(0, salt);
-    const Rendezvous of_1 = open(1, salt);
-    EXPECT_EQ(of_0.next_seq(0), 0u);
-    EXPECT_FALSE(of_0.all_arrived(1));  // nothing is left of the group before
-    for (int m = 0; m < 2; ++m) {
-      of_0.entry(1, m).signature = kSum;
-      ASSERT_THAT(const_cast<Rendezvous&>(of_0).arrive(op(1, m, absl::Seconds(9))), IsOk());
-    }
+    const Handle of_0 = open(0, salt);
+    const Handle of_1 = open(1, salt);
+    ASSERT_EQ(of_0.number(), 0u);  // nothing is left of the group before
+    ASSERT_EQ(of_0.progress(0).next_seq, 0u);
+    uint64_t layout;
+    std::memcpy(&layout, of_1.block()->layout, sizeof(layout));
+    ASSERT_EQ(layout, kBodyBytes);
+    of_0.number() = salt + 1;
+    of_0.progress(0).next_seq = 7;
   }
   EXPECT_EQ(num_blocks(), 0);
   // Two blocks never were in use at a time.
   EXPECT_LT(header().fresh_unit * kHeapUnit, uint64_t{2} << 20);
 }
 
-TEST_F(GroupTableTest, NumbersGoOnWhereAClientOpensAgainWhatAnotherHolds) {
-  const Rendezvous of_1 = open(1);
+TEST_F(GroupTableTest, WhatAMemberKeepsStaysWhereAClientOpensAgainWhatAnotherHolds) {
+  const Handle of_1 = open(1);
   {
-    Rendezvous of_0 = open(0);
-    of_0.set_next_seq(0, 7);
+    const Handle of_0 = open(0);
+    of_0.progress(0).next_seq = 7;
   }
-  EXPECT_EQ(open(0).next_seq(0), 7u);
+  EXPECT_EQ(open(0).progress(0).next_seq, 7u);
 }
 
 // Invariant 4.
-TEST_F(GroupTableTest, ALateClientFindsTheVerdictOfAGroupThatTheOthersGaveBack) {
-  Status verdict;
+TEST_F(GroupTableTest, ALateClientFindsTheBlockThatTheOthersGaveBack) {
   {
-    Rendezvous of_0 = open(0);
-    verdict = meet(of_0, 1, 0, absl::ZeroDuration());
-    EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing")));
+    const Handle of_0 = open(0);
+    of_0.number() = 5;
   }
   EXPECT_EQ(num_blocks(), 1);
   {
-    Rendezvous of_1 = open(1);
-    EXPECT_EQ(meet(of_1, 1, 1, absl::Seconds(9)), verdict);
+    const Handle of_1 = open(1);
+    EXPECT_EQ(of_1.number(), 5u);
   }
   EXPECT_EQ(num_blocks(), 0);
 }
@@ -121,49 +165,47 @@ TEST_F(GroupTableTest, ALateClientFindsTheVerdictOfAGroupThatTheOthersGaveBack) 
 TEST_F(GroupTableTest, WhatNoClientHoldsMakesRoom) {
   // 256 MiB hold some 9,000 of these.
   for (uint64_t salt = 0; salt < 20000; ++salt) {
-    ASSERT_THAT(Rendezvous::open(*links_[0], {{0, 0, 0}, {1, 1, 0}}, kRecords, salt).status(),
-                IsOk());
+    ASSERT_THAT(Handle::open(*links_[0], kPair, salt).status(), IsOk());
   }
 }
 
 TEST_F(GroupTableTest, AGroupThatIsTooLargeLeavesRoomForOthers) {
-  std::vector<GroupMember> many;
-  for (int m = 0; m < kMaxMembers; ++m) many.push_back({m, 0, m});
-  std::vector<Rendezvous> groups;
+  constexpr uint64_t kLarge = uint64_t{50} << 20;
+  std::vector<Handle> groups;
   Status status;
   for (uint64_t salt = 0; status.ok() && salt < 100; ++salt) {
-    StatusOr<Rendezvous> group = Rendezvous::open(*links_[0], many, 8, salt);
+    StatusOr<Handle> group = Handle::open(*links_[0], kPair, salt, kLarge);
     if (group.ok()) groups.push_back(*std::move(group));
     status = group.status();
   }
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("are full; drop meshes")));
-  EXPECT_THAT(Rendezvous::open(*links_[0], many, 8, 1000).status(),
+  EXPECT_THAT(Handle::open(*links_[0], kPair, 1000, kLarge).status(),
               StatusIs(absl::StatusCode::kResourceExhausted));
-  const Rendezvous small = open(0);
+  const Handle small = open(0, /*salt=*/2000);
 }
 
 TEST_F(GroupTableTest, AClientWhoseProcessHasEndedHoldsNothing) {
-  Rendezvous of_1 = open(1);
-  { const Rendezvous of_0 = open(0); }
+  Handle of_1 = open(1);
+  { const Handle of_0 = open(0); }
   EXPECT_EQ(num_blocks(), 1);
   auto& life = reinterpret_cast<ControlHeader*>(links_[0]->control(1))->life;
   // Declared lost, it may still run: it keeps what it has.
   links_[0]->report_lost(1, absl::UnavailableError("client 1 does not answer"));
-  { const Rendezvous of_0 = open(0); }
+  { const Handle of_0 = open(0); }
   EXPECT_EQ(num_blocks(), 1);
   life.fetch_or(FUTEX_OWNER_DIED);
-  { const Rendezvous of_0 = open(0); }
+  { const Handle of_0 = open(0); }
   EXPECT_EQ(num_blocks(), 0);
   life.fetch_and(~FUTEX_OWNER_DIED);
   // A handle of a block that has been freed gives nothing back.
-  const Rendezvous keep = std::move(of_1);
+  const Handle keep = std::move(of_1);
 }
 
 // A process that dies with the lock leaves the table as if it had done nothing.
 TEST_F(GroupTableTest, ADeadHolderOfTheLockLeavesTheTableWhole) {
-  const Rendezvous held = open(0);
-  auto* const block = reinterpret_cast<GroupBlock*>(links_[0]->control(0) + held.block_offset());
+  const Handle held = open(0);
+  GroupBlock* const block = held.block();
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -178,22 +220,21 @@ TEST_F(GroupTableTest, ADeadHolderOfTheLockLeavesTheTableWhole) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status));
-  const Rendezvous other = open(0, /*salt=*/1);
+  const Handle other = open(0, /*salt=*/1);
   EXPECT_NE(other.block_offset(), held.block_offset());
   EXPECT_EQ(open(1).block_offset(), held.block_offset());
 }
 
 TEST_F(GroupTableTest, AHolderOfTheLockThatDoesNotRunIsNotWaitedForForEver) {
-  const Rendezvous held = open(0);
-  auto* const block = reinterpret_cast<GroupBlock*>(links_[0]->control(0) + held.block_offset());
+  const Handle held = open(0);
+  GroupBlock* const block = held.block();
   GroupTable impatient(
       links_[1]->control(0), /*leader=*/0, /*self=*/1, [](int) { return false; },
       /*find_stopped=*/nullptr, absl::Milliseconds(1));
-  const GroupMember members[] = {{0, 0, 0}, {1, 1, 0}};
   std::thread other;
   EXPECT_TRUE(links_[0]->groups_led_by(0).with_block(block, held.generation(), [&] {
     other = std::thread([&] {
-      EXPECT_THAT(impatient.open(members, kRecords, 0).status(),
+      EXPECT_THAT(Handle::open(*links_[1], impatient, kPair, 0).status(),
                   StatusIs(absl::StatusCode::kUnavailable,
                            HasSubstr("the table of groups in the control region of client 0 is "
                                      "locked by a client that does not run")));
@@ -206,15 +247,14 @@ TEST_F(GroupTableTest, AHolderOfTheLockThatDoesNotRunIsNotWaitedForForEver) {
 // long as for a client that is slow, and it is named.
 TEST_F(GroupTableTest, AHolderOfTheLockThatIsLostIsNotWaitedFor) {
   const testing::TestDeadline deadline(absl::Seconds(9), "less than the time limit of the lock");
-  const GroupMember members[] = {{0, 0, 0}, {1, 1, 0}};
-  Rendezvous held = open(1);
-  auto* const block = reinterpret_cast<GroupBlock*>(links_[1]->control(0) + held.block_offset());
+  Handle held = open(1);
+  GroupBlock* const block = held.block();
   ASSERT_EQ(pthread_mutex_lock(&header().table_lock), 0);
   std::thread other([&] {
     // Functions that may run on a thread that others wait for do not wait even so long.
     EXPECT_FALSE(links_[1]->groups_led_by(0).with_block(block, held.generation(), [] {}));
     links_[1]->report_lost(2, absl::UnavailableError("client 2 missed its heartbeats"));
-    EXPECT_THAT(links_[1]->groups_led_by(0).open(members, kRecords, 1).status(),
+    EXPECT_THAT(Handle::open(*links_[1], kPair, 1).status(),
                 StatusIs(absl::StatusCode::kUnavailable,
                          HasSubstr("is locked by a client that does not run: client 2 missed its "
                                    "heartbeats")));
@@ -238,8 +278,8 @@ TEST_F(GroupTableTest, ClientsThatLookForAGroupAtOnceMeet) {
     };
     for (int i = 0; i < kRounds; ++i) {
       wait_for_other(3 * i + 1);
-      const Rendezvous group = open(c, i % kSalts);
-      const Rendezvous beside = open(c, 100 + i % 2);
+      const Handle group = open(c, i % kSalts);
+      const Handle beside = open(c, 100 + i % 2);
       offsets[c] = group.block_offset();
       if (group.block_offset() == beside.block_offset()) ++num_different;
       wait_for_other(3 * i + 2);
@@ -259,14 +299,14 @@ TEST_F(GroupTableTest, ABlockOfAnotherGenerationIsNotFound) {
   uint64_t offset = 0;
   uint64_t generation = 0;
   {
-    const Rendezvous of_0 = open(0);
-    const Rendezvous of_1 = open(1);
+    const Handle of_0 = open(0);
+    const Handle of_1 = open(1);
     offset = of_0.block_offset();
     generation = of_0.generation();
     EXPECT_NE(GroupTable::find(links_[2]->control(0), offset, generation), nullptr);
   }
   EXPECT_EQ(GroupTable::find(links_[2]->control(0), offset, generation), nullptr);
-  const Rendezvous next = open(0, /*salt=*/1);
+  const Handle next = open(0, /*salt=*/1);
   EXPECT_EQ(next.block_offset(), offset);
   EXPECT_EQ(GroupTable::find(links_[2]->control(0), offset, generation), nullptr);
   auto* const block = reinterpret_cast<GroupBlock*>(links_[2]->control(0) + offset);

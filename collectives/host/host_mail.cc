@@ -17,13 +17,13 @@ std::byte* bytes_after(Head& head) {
 }  // namespace
 
 HostMail::HostMail(Rendezvous& rendezvous) : rendezvous_(rendezvous) {
-  GroupBlock& block = *rendezvous.block();
-  records_ = reinterpret_cast<std::byte*>(&block) + block.records_offset;
-  record_stride_ = block.record_stride;
-  outboxes_offset_ = block.outboxes_offset;
-  outbox_stride_ = block.outbox_stride;
-  bulletin_offset_ = block.bulletin_offset;
-  bulletin_bytes_ = block.bulletin_bytes;
+  records_ = records(rendezvous.block());
+  const RecordLayout& layout = record_layout(*rendezvous.block());
+  record_stride_ = layout.record_stride;
+  outboxes_offset_ = layout.outboxes_offset;
+  outbox_stride_ = layout.outbox_stride;
+  bulletin_offset_ = layout.bulletin_offset;
+  bulletin_bytes_ = layout.bulletin_bytes;
 }
 
 bool HostMail::put(uint32_t seq, int member, absl::Span<const std::byte> letter) {

@@ -160,6 +160,36 @@ struct Room {
   uint32_t bulletin_bytes = 0;  // for the letters of other hosts
 };
 
+// Where the records of a block have what. It is in the head of the block, so that a client without
+// a handle, whose block may be another group's by now, reads nothing beyond the region.
+struct RecordLayout {
+  uint32_t num_records;
+  // Inside of a record: of kSmall ones texts of verdicts are cut short, and entries end before
+  // their `inlined`.
+  uint32_t verdict_bytes;
+  uint32_t entries_offset;
+  uint32_t entry_stride;
+  // The sizes that the group's Room gives; 0 where it has none.
+  uint32_t outbox_stride;
+  uint32_t bulletin_bytes;
+  uint64_t outboxes_offset;
+  uint64_t bulletin_offset;
+  uint64_t record_stride;
+
+  static RecordLayout create(uint64_t num_members, uint32_t num_records, const Room& room);
+  uint64_t num_bytes() const { return num_records * record_stride; }
+  // Makes the records at `first` look unused.
+  void clear(std::byte* first, uint64_t num_members) const;
+};
+static_assert(sizeof(RecordLayout) <= GroupBlock::kLayoutBytes);
+
+inline const RecordLayout& record_layout(const GroupBlock& block) {
+  return *reinterpret_cast<const RecordLayout*>(block.layout);
+}
+inline std::byte* records(GroupBlock* block) {
+  return reinterpret_cast<std::byte*>(block) + block->body_offset;
+}
+
 }  // namespace tessera::host
 
 #endif  // TESSERA_COLLECTIVES_HOST_OP_RECORD_H_

@@ -41,8 +41,12 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
   }
   TESSERA_CHECK((num_records & (num_records - 1)) == 0, "a power of two");
   const int leader = members[0].client_id;
+  const RecordLayout layout = RecordLayout::create(members.size(), num_records, room);
+  const auto clear = [&](std::byte* first) { layout.clear(first, members.size()); };
+  const BlockBody body = {
+      layout.num_bytes(), {reinterpret_cast<const std::byte*>(&layout), sizeof(layout)}, clear};
   TESSERA_ASSIGN_OR_RETURN(GroupBlock * block,
-                           link.groups_led_by(leader).open(members, num_records, salt, room));
+                           link.groups_led_by(leader).open(members, salt, body));
   Rendezvous result(link, std::move(members), leader, block);
   result.held_.value = true;
   result.held_.link = link.openness();
@@ -59,11 +63,12 @@ Rendezvous::Rendezvous(HostLink& link, std::vector<GroupMember> members, int lea
       generation_(block->generation.load(std::memory_order_acquire)) {
   auto* const start = reinterpret_cast<std::byte*>(block);
   progress_ = reinterpret_cast<MemberProgress*>(start + block->progress_offset);
-  records_ = start + block->records_offset;
-  record_stride_ = block->record_stride;
-  entries_offset_ = block->entries_offset;
-  entry_stride_ = block->entry_stride;
-  last_record_ = block->num_records - 1;
+  const RecordLayout& layout = record_layout(*block);
+  records_ = records(block);
+  record_stride_ = layout.record_stride;
+  entries_offset_ = layout.entries_offset;
+  entry_stride_ = layout.entry_stride;
+  last_record_ = layout.num_records - 1;
 }
 
 void Rendezvous::close() {

@@ -66,7 +66,7 @@ class Rendezvous {
     return Rendezvous(link, std::move(members), leader_client, block);
   }
   // The bytes of the region that the block takes.
-  uint64_t num_bytes() const { return block_->records_offset + num_records() * record_stride_; }
+  uint64_t num_bytes() const { return block_->body_offset + num_records() * record_stride_; }
 
   // From now on the group is used for messages. No thread waits for a single message, so a change
   // of a record also rings the bell of each member that may be waiting for it: of the receiver as

@@ -21,6 +21,7 @@
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/rendezvous_texts.h"
 #include "collectives/host/testing/rendezvous_fixture.h"
+#include "collectives/host/testing/three_clients.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
@@ -258,6 +259,56 @@ TEST_F(SettlerTest, WhatIsMissingIsWhatIsNotCounted) {
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr(": the timeout is 0 or had already passed: 2 of 3 clients "
                                  "arrived; one was about to arrive")));
+}
+
+// Blocks that are given back and used again (group_table.h).
+class ReopenedGroupTest : public ThreeClientsTest {
+ protected:
+  // The group of clients 0 and 1, as one of them opens it.
+  Rendezvous open(int client, uint64_t salt) {
+    StatusOr<Rendezvous> opened =
+        Rendezvous::open(*links_[client], {{0, 0, 0}, {1, 1, 0}}, kRecords, salt);
+    EXPECT_THAT(opened.status(), IsOk());
+    return *std::move(opened);
+  }
+  static Rendezvous::Op op(int member, absl::Duration timeout) {
+    Rendezvous::Op result;
+    result.seq = 1;
+    result.member = member;
+    result.detail_field = "counts";
+    result.signature = kSum;
+    result.start = steady_now();
+    result.deadline = result.start + timeout;
+    return result;
+  }
+  static Status meet(Rendezvous& group, int member, absl::Duration timeout) {
+    group.entry(1, member).signature = kSum;
+    TESSERA_RETURN_IF_ERROR(group.arrive(op(member, timeout)));
+    return group.wait_arrived(op(member, timeout));
+  }
+};
+
+TEST_F(ReopenedGroupTest, NothingIsLeftOfTheGroupBefore) {
+  for (uint64_t salt = 0; salt < 50; ++salt) {
+    Rendezvous of_0 = open(0, salt);
+    const Rendezvous of_1 = open(1, salt);
+    EXPECT_FALSE(of_0.all_arrived(1));
+    for (int m = 0; m < 2; ++m) {
+      of_0.entry(1, m).signature = kSum;
+      ASSERT_THAT(of_0.arrive(op(m, absl::Seconds(9))), IsOk());
+    }
+  }
+}
+
+TEST_F(ReopenedGroupTest, ALateClientFindsTheVerdictOfAGroupThatTheOthersGaveBack) {
+  Status verdict;
+  {
+    Rendezvous of_0 = open(0, 0);
+    verdict = meet(of_0, 0, absl::ZeroDuration());
+    EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing")));
+  }
+  Rendezvous of_1 = open(1, 0);
+  EXPECT_EQ(meet(of_1, 1, absl::Seconds(9)), verdict);
 }
 
 }  // namespace

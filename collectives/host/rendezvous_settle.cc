@@ -76,7 +76,7 @@ Status Rendezvous::verdict(uint32_t seq, const Op* op) {
                                                     settler(), " has not said why in ",
                                                     format_duration(waited)));
   }
-  const Status read = record(seq).read_verdict(block_->verdict_bytes);
+  const Status read = record(seq).read_verdict(record_layout(*block_).verdict_bytes);
   // After a timeout the record does not wait for this member, and may be reused meanwhile.
   if (load(seq).seq != seq) return verdict(seq, op);
   return read;
@@ -117,7 +117,7 @@ std::optional<Status> Rendezvous::try_settle(
   // From here on no member arrives, and the entries do not change until the verdict is read.
   const Status error = make_error(claim.before);
   std::string message(error.message());
-  const size_t most = block_->verdict_bytes;
+  const size_t most = record_layout(*block_).verdict_bytes;
   if (message.size() > most) message.replace(most - 3, message.npos, "...");
   const Status verdict(error.code(), message);
   // Not read back from the record, which may be reused at once after a timeout.

@@ -37,7 +37,7 @@ Status describe_missing(const Rendezvous& group, const Rendezvous::Op& op,
       op.deadline == absl::InfiniteFuture() ? steady_now() - op.start : op.deadline - op.start;
   return host::describe_missing(
       {label_of(group, op), group.members(), arrived, is_open, waited,
-       group.block()->verdict_bytes},
+       record_layout(*group.block()).verdict_bytes},
       [&](int client) { return group.link().member(client).to_string(); },
       [&](const GroupMember& member) {
         return last_seen(group.link(), member.client_id, member.ordinal).to_string();

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fixtures of the tests of Rendezvous: the members of one client, and three clients of one process.
+// Fixture of the tests of Rendezvous: the members of one client.
 #ifndef TESSERA_COLLECTIVES_HOST_TESTING_RENDEZVOUS_FIXTURE_H_
 #define TESSERA_COLLECTIVES_HOST_TESTING_RENDEZVOUS_FIXTURE_H_
 
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -93,26 +92,6 @@ class RendezvousTest : public ::testing::Test {
   std::shared_ptr<ArenaPool> pool_;
   std::unique_ptr<HostLink> link_;
   std::unique_ptr<Rendezvous> group_;
-};
-
-// Three clients of one device each.
-class ThreeClientsTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::vector<std::thread> threads;
-    for (int c = 0; c < 3; ++c) {
-      threads.emplace_back([this, c] {
-        auto link = HostLink::create(job_.coordinator(c), ArenaPool::create(4096),
-                                     steady_now() + absl::Seconds(10));
-        if (link.ok()) links_[c] = *std::move(link);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (const auto& link : links_) ASSERT_NE(link, nullptr);
-  }
-  testing::TestDeadline deadline_{absl::Seconds(60), "three clients"};
-  testing::FakeJob job_{std::vector<int>(3, 1)};
-  std::unique_ptr<HostLink> links_[3];
 };
 
 }  // namespace tessera::host

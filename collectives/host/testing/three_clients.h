@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Fixture of tests with three clients of one host, in one process.
+#ifndef TESSERA_COLLECTIVES_HOST_TESTING_THREE_CLIENTS_H_
+#define TESSERA_COLLECTIVES_HOST_TESTING_THREE_CLIENTS_H_
+
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "collectives/host/host_link.h"
+#include "device/cpu/arena.h"
+#include "gtest/gtest.h"
+#include "tests/support/deadline.h"
+#include "tests/support/fake_coordinator.h"
+
+namespace tessera::host {
+
+// Three clients of one device each.
+class ThreeClientsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::vector<std::thread> threads;
+    for (int c = 0; c < 3; ++c) {
+      threads.emplace_back([this, c] {
+        auto link = HostLink::create(job_.coordinator(c), ArenaPool::create(4096),
+                                     steady_now() + absl::Seconds(10));
+        if (link.ok()) links_[c] = *std::move(link);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& link : links_) ASSERT_NE(link, nullptr);
+  }
+  testing::TestDeadline deadline_{absl::Seconds(60), "three clients"};
+  testing::FakeJob job_{std::vector<int>(3, 1)};
+  std::unique_ptr<HostLink> links_[3];
+};
+
+}  // namespace tessera::host
+
+#endif  // TESSERA_COLLECTIVES_HOST_TESTING_THREE_CLIENTS_H_
