@@ -7,10 +7,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/clock.h"
-#include "base/format.h"
 #include "collectives/host/shared_word.h"
 
 namespace tessera::host {
@@ -21,47 +18,23 @@ uint64_t monotonic_ns() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
 }
 
-std::string ActivitySnapshot::to_string() const {
-  if (kind == DeviceActivity::kNothing) return "which has not run any operation yet";
-  const std::string age =
-      format_duration(absl::Nanoseconds(static_cast<int64_t>(monotonic_ns() - since_ns)));
-  switch (kind) {
-    case DeviceActivity::kRunning:
-      return absl::StrCat("still in ", label, " for ", age);
-    case DeviceActivity::kWaiting:
-      return absl::StrCat("waiting in ", label, " for ", age);
-    default:
-      return absl::StrCat("last seen at ", label, ", ", age, " ago");
-  }
-}
-
 namespace {
 
 constexpr uint64_t kKindBits = 0xff;
 
-// kind:8 | has_label:8 | op:8 | dtype:4 | reduction:4 | seq:32.
+// kind:8 | has_label:8 | code:16 | seq:32.
 uint64_t pack(const Activity& activity) {
-  return activity.kind | uint64_t{activity.has_label} << 8 |
-         static_cast<uint64_t>(activity.op) << 16 | static_cast<uint64_t>(activity.dtype) << 24 |
-         static_cast<uint64_t>(activity.reduction) << 28 | uint64_t{activity.seq} << 32;
+  return activity.kind | uint64_t{activity.has_label} << 8 | uint64_t{activity.code} << 16 |
+         uint64_t{activity.seq} << 32;
 }
 
 // False where the word is none that pack() makes: another process may have overwritten it.
 bool unpack(uint64_t word, Activity& activity) {
   const uint64_t kind = word & kKindBits;
-  const uint64_t op = word >> 16 & 0xff;
-  const uint64_t dtype = word >> 24 & 0xf;
-  const uint64_t reduction = word >> 28 & 0xf;
-  if (kind > DeviceActivity::kFinished || op >= kNumOpKinds ||
-      dtype > static_cast<uint64_t>(DType::kFloat64) ||
-      reduction > static_cast<uint64_t>(ReduceOp::kAvg)) {
-    return false;
-  }
+  if (kind > DeviceActivity::kFinished) return false;
   activity.kind = static_cast<DeviceActivity::Kind>(kind);
   activity.has_label = (word >> 8 & 0xff) != 0;
-  activity.op = static_cast<OpKind>(op);
-  activity.dtype = static_cast<DType>(dtype);
-  activity.reduction = static_cast<ReduceOp>(reduction);
+  activity.code = static_cast<uint16_t>(word >> 16);
   activity.seq = static_cast<uint32_t>(word >> 32);
   return true;
 }
@@ -113,7 +86,7 @@ void write_activity(DeviceActivity& slot, const Activity& activity, absl::string
 
 // The caller has just filled in the activity, field by field: to copy it as a whole now would wait
 // until the stores before it are through, among them those to lines that peers have read.
-void publish_collective(DeviceActivity& slot, Activity& activity, absl::string_view label) {
+void publish_activity(DeviceActivity& slot, Activity& activity, absl::string_view label) {
   activity.has_label = !label.empty();
   activity.since_ns = monotonic_ns();
   if (!activity.has_label) return write_activity(slot, activity);

@@ -15,17 +15,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/host/control.h"
-#include "collectives/signature.h"
 
 namespace tessera::host {
 
 // The part that every operation writes: no text, which would cost as much as a small operation.
 struct Activity {
   DeviceActivity::Kind kind = DeviceActivity::kNothing;
-  bool has_label = false;  // the slot's label is this activity's, else it is a collective's default
-  OpKind op = OpKind::kBarrier;
-  DType dtype = DType::kUint8;
-  ReduceOp reduction = ReduceOp::kSum;
+  bool has_label = false;  // the slot's label is this activity's, else it follows from the code
+  uint16_t code = 0;       // which operation it is, as the writer numbers them
   uint32_t seq = 0;
   uint64_t since_ns = 0;
   uint64_t leader_client = 0;
@@ -40,17 +37,14 @@ struct ActivitySnapshot : Activity {
   // False where the writer was in the middle of writing, for long or for ever (it died): then the
   // fields need not belong together, and are good for a message alone.
   bool consistent = false;
-
-  // "last seen at all_reduce ..., 31 s ago", "still in local_map for 2 s", "has not run anything".
-  std::string to_string() const;
 };
 
 // The label stays what it was, or is changed as well.
 void write_activity(DeviceActivity& slot, const Activity& activity);
 void write_activity(DeviceActivity& slot, const Activity& activity, absl::string_view label);
-// Writes the activity of a collective, with its own label if it has one, as of now. Fills in the
+// Writes the activity of an operation, with its own label if it has one, as of now. Fills in the
 // activity's has_label and since_ns.
-void publish_collective(DeviceActivity& slot, Activity& activity, absl::string_view label);
+void publish_activity(DeviceActivity& slot, Activity& activity, absl::string_view label);
 // Changes the kind, and since when it is so.
 void write_kind(DeviceActivity& slot, DeviceActivity::Kind kind);
 // The kind alone, which costs little to read.

@@ -294,7 +294,7 @@ void JointRun::publish(DeviceActivity::Kind kind, absl::string_view label) const
   activity.block_offset = rendezvous().block_offset();
   activity.generation = rendezvous().generation();
   activity.name_hash = op.name_hash;
-  publish_collective(group().activity(op.member), activity, label);
+  publish_activity(group().activity(op.member), activity, label);
 }
 
 JointRun::Memories JointRun::inlined_memory() const {

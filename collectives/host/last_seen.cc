@@ -4,14 +4,38 @@
 #include <algorithm>
 #include <atomic>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/format.h"
 #include "collectives/host/control.h"
 #include "collectives/host/op_record.h"
 #include "collectives/label.h"
 
 namespace tessera::host {
+namespace {
+
+struct Call {
+  OpKind op;
+  DType dtype;
+  ReduceOp reduction;
+};
+
+// False where the code is none that activity_code() makes.
+bool read_code(uint16_t code, Call& call) {
+  const int op = code & 0xff;
+  const int dtype = code >> 8 & 0xf;
+  const int reduction = code >> 12;
+  call = {static_cast<OpKind>(op), static_cast<DType>(dtype), static_cast<ReduceOp>(reduction)};
+  return op < kNumOpKinds && dtype <= static_cast<int>(DType::kFloat64) &&
+         reduction <= static_cast<int>(ReduceOp::kAvg);
+}
+
+}  // namespace
 
 ActivitySnapshot last_seen(const HostLink& link, int client, int ordinal) {
   ActivitySnapshot seen = read_activity(activity_slot(link.control(client), ordinal));
+  Call call;
+  if (!read_code(seen.code, call)) return ActivitySnapshot();
   if (seen.has_label) return seen;
   int32_t own_id = ordinal;
   for (int i = 0; i < client; ++i) own_id += link.member(i).num_local_devices;
@@ -19,8 +43,22 @@ ActivitySnapshot last_seen(const HostLink& link, int client, int ordinal) {
   // A torn snapshot may have an invalid offset, which is not followed.
   if (seen.consistent && seen.block_offset != 0) ids = devices_in(link, seen);
   if (seen.consistent && seen.block_offset == 0) ids = {own_id};
-  seen.label = default_label(seen.op, seen.dtype, seen.reduction, seen.count, ids);
+  seen.label = default_label(call.op, call.dtype, call.reduction, seen.count, ids);
   return seen;
+}
+
+std::string describe_last_seen(const ActivitySnapshot& seen) {
+  if (seen.kind == DeviceActivity::kNothing) return "which has not run any operation yet";
+  const std::string age =
+      format_duration(absl::Nanoseconds(static_cast<int64_t>(monotonic_ns() - seen.since_ns)));
+  switch (seen.kind) {
+    case DeviceActivity::kRunning:
+      return absl::StrCat("still in ", seen.label, " for ", age);
+    case DeviceActivity::kWaiting:
+      return absl::StrCat("waiting in ", seen.label, " for ", age);
+    default:
+      return absl::StrCat("last seen at ", seen.label, ", ", age, " ago");
+  }
 }
 
 GroupMember device_of_id(const HostLink& link, int device_id) {

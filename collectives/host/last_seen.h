@@ -8,16 +8,29 @@
 #define TESSERA_COLLECTIVES_HOST_LAST_SEEN_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "base/dtype.h"
+#include "base/reduce_op.h"
 #include "collectives/host/activity.h"
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
+#include "collectives/op_kind.h"
 
 namespace tessera::host {
 
+// The code of a collective in an Activity: op:8 | dtype:4 | reduction:4 from the lowest bit.
+inline uint16_t activity_code(OpKind op, DType dtype, ReduceOp reduction) {
+  return static_cast<uint16_t>(static_cast<uint16_t>(op) | static_cast<uint16_t>(dtype) << 8 |
+                               static_cast<uint16_t>(reduction) << 12);
+}
+
 // The activity of a device of a client of this host, with the default label if it wrote none.
 ActivitySnapshot last_seen(const HostLink& link, int client, int ordinal);
+// "last seen at all_reduce ..., 31 s ago", "still in local_map for 2 s", "which has not run any
+// operation yet".
+std::string describe_last_seen(const ActivitySnapshot& seen);
 // The devices of the group that an activity names; empty where that is not there any more.
 std::vector<int32_t> devices_in(const HostLink& link, const Activity& activity);
 // The device of any client. Devices are numbered by client.

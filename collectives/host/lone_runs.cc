@@ -22,7 +22,7 @@ Status LoneRun::run() {
     char text[kLabelBytes];
     const size_t size = arguments().label.copy_to(absl::MakeSpan(text));
     Activity running = activity(DeviceActivity::kRunning);
-    publish_collective(runs_.activity(member()), running, {text, size});
+    publish_activity(runs_.activity(member()), running, {text, size});
     status = execute();
     finish(status);
   } else {

@@ -53,7 +53,7 @@ class ConflictTest : public ThreeClientsTest {
     waiting.leader_client = pair.leader_client();
     waiting.block_offset = pair.block_offset();
     waiting.generation = pair.generation();
-    publish_collective(links_[1]->activity(0), waiting, label_of_pair);
+    publish_activity(links_[1]->activity(0), waiting, label_of_pair);
     pair.entry(1, 1).signature = kSum;
     TESSERA_RETURN_IF_ERROR(pair.arrive(op(1)));
     all.entry(1, 0).signature = kSum;

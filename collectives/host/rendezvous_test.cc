@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "collectives/host/activity.h"
+#include "collectives/host/last_seen.h"
 #include "collectives/host/testing/rendezvous_fixture.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -458,6 +459,19 @@ TEST_F(RendezvousTest, HalfWrittenActivityIsNotFollowed) {
   EXPECT_TRUE(read_activity(slot).consistent);
 }
 
+// A code that no member wrote: no enumerator out of range comes of it.
+TEST_F(RendezvousTest, OverwrittenCodesAreNoOperations) {
+  open(2);
+  DeviceActivity& slot = activity_slot(link_->control(0), 1);
+  for (const uint64_t word : {uint64_t{0xff}, uint64_t{0xff0002}, uint64_t{0xf000002},
+                              uint64_t{0xf0000002}, UINT64_MAX}) {
+    slot.kind.store(word);
+    const ActivitySnapshot seen = last_seen(*link_, 0, 1);
+    EXPECT_FALSE(seen.consistent);
+    EXPECT_EQ(describe_last_seen(seen), "which has not run any operation yet");
+  }
+}
+
 // What a device does without a label of its own, as the message of a member that waits for it.
 TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
   open(2);
@@ -477,22 +491,21 @@ TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
   expect_text("which has not run any operation yet");
   Activity activity;
   activity.kind = DeviceActivity::kWaiting;
-  activity.op = OpKind::kBroadcast;
-  activity.dtype = DType::kFloat64;
+  activity.code = activity_code(OpKind::kBroadcast, DType::kFloat64, ReduceOp::kSum);
   activity.count = int64_t{1} << 40;
   activity.block_offset = group_->block_offset();
   activity.generation = group_->generation();
-  publish_collective(link_->activity(1), activity, "");
+  publish_activity(link_->activity(1), activity, "");
   expect_text("waiting in broadcast f64 of 1099511627776 elements on devices 0, 1 for ");
   link_->observer(1)->task_finished();
   expect_text("last seen at broadcast f64 of 1099511627776 elements on devices 0, 1, ");
   // Alone it waits for no other device.
   activity.kind = DeviceActivity::kRunning;
   activity.block_offset = 0;
-  publish_collective(link_->activity(1), activity, "");
+  publish_activity(link_->activity(1), activity, "");
   expect_text("still in broadcast f64 of 1099511627776 elements on devices 1 for ");
   link_->observer(1)->task_finished();
-  publish_collective(link_->activity(1), activity, "relayout #3");
+  publish_activity(link_->activity(1), activity, "relayout #3");
   expect_text("still in relayout #3 for ");
 }
 

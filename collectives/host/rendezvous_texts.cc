@@ -40,7 +40,7 @@ Status describe_missing(const Rendezvous& group, const Rendezvous::Op& op,
        record_layout(*group.block()).verdict_bytes},
       [&](int client) { return group.link().member(client).to_string(); },
       [&](const GroupMember& member) {
-        return last_seen(group.link(), member.client_id, member.ordinal).to_string();
+        return describe_last_seen(last_seen(group.link(), member.client_id, member.ordinal));
       });
 }
 

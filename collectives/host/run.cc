@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/wait_reports.h"
+#include "collectives/host/last_seen.h"
 
 namespace tessera::host {
 namespace {
@@ -206,9 +207,7 @@ Activity Run::activity(DeviceActivity::Kind kind) const {
   const Signature& agreed = collective_->signature();
   Activity activity;
   activity.kind = kind;
-  activity.op = agreed.kind;
-  activity.dtype = agreed.dtype;
-  activity.reduction = agreed.reduction;
+  activity.code = activity_code(agreed.kind, agreed.dtype, agreed.reduction);
   activity.count = agreed.count;
   return activity;
 }

@@ -179,7 +179,8 @@ void SpanRuns::answer(const Letter& ask) {
                    .from = ask.to,
                    .to = ask.from,
                    .body = {state}};
-  append_text(host::last_seen(resources().link(), member.client_id, member.ordinal).to_string(),
+  append_text(host::describe_last_seen(
+                  host::last_seen(resources().link(), member.client_id, member.ordinal)),
               letter.body);
   span_.network->letters.send(all_members()[ask.from].client_id, letter);
 }

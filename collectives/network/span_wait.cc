@@ -328,7 +328,7 @@ Status SpanWait::missing(absl::Time start, absl::Time deadline) {
       [&](int client) { return link.member(client).to_string(); },
       [&](const GroupMember& member) {
         if (link.is_on_host(member.client_id)) {
-          return host::last_seen(link, member.client_id, member.ordinal).to_string();
+          return host::describe_last_seen(host::last_seen(link, member.client_id, member.ordinal));
         }
         const auto known = doing.find(member.device_id);
         return known == doing.end() ? std::string() : known->second;

@@ -12,6 +12,7 @@
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/host_link.h"
+#include "collectives/host/last_seen.h"
 #include "collectives/network/network.h"
 #include "collectives/network/span_runs.h"
 #include "collectives/platform/device_waits.h"
@@ -241,8 +242,9 @@ std::string ClientDevices::stop(absl::Time deadline) {
   std::string still_run;
   for (size_t i = 0; i < by_ordinal_.size(); ++i) {
     if (by_ordinal_[i]->stream().stop_by(deadline).ok()) continue;
-    absl::StrAppend(&still_run, "; device ", local_[i].id, " is ",
-                    host::read_activity(link_->activity(static_cast<int>(i))).to_string());
+    absl::StrAppend(
+        &still_run, "; device ", local_[i].id, " is ",
+        host::describe_last_seen(host::read_activity(link_->activity(static_cast<int>(i)))));
   }
   return still_run;
 }
