@@ -53,7 +53,7 @@ class CudaMover : public host::DeviceMover {
     Event arrived;
     Event left;
   };
-  // More than there are operations of a group under way (Rendezvous::num_records()).
+  // More than there are operations of a group under way (GroupRecords::num_records()).
   static constexpr size_t kSlots = 64;
 
   explicit CudaMover(std::vector<CudaDevice*> devices);

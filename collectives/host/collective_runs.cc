@@ -19,6 +19,7 @@
 #include "base/wait_reports.h"
 #include "collectives/host/conflicts.h"
 #include "collectives/host/rendezvous_texts.h"
+#include "collectives/host/verdicts.h"
 #include "device/cpu/kernels.h"
 
 namespace tessera::host {
@@ -86,7 +87,7 @@ void CollectiveRuns::number(CollectiveRun& run) {
   Rendezvous& rendezvous = meetings_.rendezvous();
   uint32_t& next_seq = meetings_.next_seq(run.member());
   const uint32_t seq = next_seq;
-  rendezvous.fetch_lines(seq, run.member());
+  rendezvous.records().fetch_lines(seq, run.member());
   run.op.seq = seq;
   next_seq = seq_after(seq);
   const Rendezvous::Place place = rendezvous.align(seq, run.op.signature);
@@ -192,7 +193,7 @@ void CollectiveRuns::reduce_inlined(const CollectiveRun& run, const BoxReduction
   const int64_t offset = box.offsets[0] - reduction.held.offsets[0];
   absl::InlinedVector<const std::byte*, kInlineMembers> terms;
   for (int m = 0; m < size(); ++m) {
-    terms.push_back(meetings_.rendezvous().entry(run.op.seq, m).inlined +
+    terms.push_back(meetings_.rendezvous().records().entry(run.op.seq, m).inlined +
                     offset * dtype_size(collective.dtype()));
   }
   cpu::reduce(collective.dtype(), collective.op(), terms,
@@ -208,21 +209,21 @@ Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind
   // A loss, not the deadline, ends it then, and no device is to blame.
   const Status interruption = run.interruption();
   if (!interruption.ok()) {
-    if (!rendezvous.all_have_passed_before(late.seq)) return interruption;
+    if (!rendezvous.records().all_have_passed_before(late.seq)) return interruption;
     const Status verdict = rendezvous.settle(late.seq, VerdictKind::kError,
                                              meetings_.give_up_from(), interruption, &late);
     return verdict.ok() ? interruption : verdict;
   }
-  if (!is_behind && rendezvous.is_next(late.seq)) {
+  if (!is_behind && rendezvous.records().is_next(late.seq)) {
     return rendezvous.settle_timed_out(late, meetings_.give_up_from());
   }
-  if (!is_behind) return describe_behind(rendezvous, late);
+  if (!is_behind) return describe_behind(rendezvous.records(), late);
   const Status error = absl::DeadlineExceededError(absl::StrCat(
       run.label(), ": ", not_in_time("not done", deadline - called), "; ", holdup_of(run, device)));
   // A verdict before the run's turn, so that all members that give it up get one text. Where a
   // member has fallen behind it would take the operation for the one to join: execute() settles
   // this one in its turn.
-  if (!rendezvous.all_have_passed_before(late.seq)) return error;
+  if (!rendezvous.records().all_have_passed_before(late.seq)) return error;
   const Status verdict =
       rendezvous.settle(late.seq, VerdictKind::kTimedOut, Rendezvous::From::kOpen, error, &late);
   return verdict.ok() ? error : verdict;
@@ -231,13 +232,13 @@ Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind
 std::string CollectiveRuns::holdup_of(const CollectiveRun& run, DeviceActivity::Kind device) const {
   std::string text = describe_holdup(run.member(), device);
   if (device == DeviceActivity::kNothing || device == DeviceActivity::kFinished) return text;
-  const std::string wait = describe_wait(meetings_.rendezvous(), run.member());
+  const std::string wait = describe_wait(meetings_.rendezvous().records(), run.member());
   if (!wait.empty()) absl::StrAppend(&text, ": ", wait);
   return text;
 }
 
 void CollectiveRuns::retire(CollectiveRun& run) {
-  meetings_.rendezvous().leave(run.op.seq, run.member());
+  meetings_.rendezvous().records().leave(run.op.seq, run.member());
   // Pairs with fail_pending().
   meetings_.set_done(run.member(), run.op.seq);
   if (!run.lends || !others_read_input(run)) return;
@@ -259,12 +260,12 @@ bool CollectiveRuns::may_lend(const CollectiveRun& run) const {
 
 // Invariant 6 of op_record.h: the operation is finished or failed where this is true.
 bool CollectiveRuns::end_reading(const CollectiveRun& run, const Status& reason) {
-  if (meetings_.rendezvous().is_finished(run.op.seq)) return true;
+  if (meetings_.rendezvous().records().is_finished(run.op.seq)) return true;
   // Members of one process that have arrived finish their part, whatever is lost.
   if (reason.ok() || !spans_clients()) return false;
   // A reader that has not counted itself out yet gets this verdict, even if it has read all.
-  meetings_.rendezvous().settle_at_once(run.op.seq, Rendezvous::From::kRunning,
-                                        run.labelled(reason));
+  settle_at_once(meetings_.rendezvous().records(), run.op.seq, Rendezvous::From::kRunning,
+                 run.labelled(reason));
   return true;
 }
 
@@ -305,7 +306,8 @@ void CollectiveRuns::wait_until_read(absl::Time deadline) {
 std::function<WaitReports::Missing()> CollectiveRuns::describe_readers(uint32_t seq) {
   std::set<int> clients;
   for (int m = 0; m < size(); ++m) {
-    if (!meetings_.rendezvous().has_left(seq, m)) clients.insert(all_members()[m].client_id);
+    if (!meetings_.rendezvous().records().has_left(seq, m))
+      clients.insert(all_members()[m].client_id);
   }
   return [describe = resources().describe_client(), clients] {
     WaitReports::Missing missing;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <optional>
 #include <set>
 #include <string>
@@ -24,30 +24,29 @@
 #include "collectives/host/last_seen.h"
 #include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous_texts.h"
+#include "collectives/host/verdicts.h"
 #include "collectives/label.h"
 
 namespace tessera::host {
 
 namespace {
 
-using Op = Rendezvous::Op;
-
 // As wait_of(), for a wait in another group than this.
-std::optional<OperationWait> other_wait_of(const Rendezvous& group, const GroupMember& device) {
+std::optional<OperationWait> other_wait_of(const GroupRecords& group, const GroupMember& device) {
   std::optional<OperationWait> wait = wait_of(group.link(), device);
-  if (wait.has_value() && wait->group->block() == group.block()) return std::nullopt;
+  if (wait.has_value() && wait->group.block() == group.block()) return std::nullopt;
   return wait;
 }
 
 // Breadth first, from each operation to what its missing members wait in: each device that waits is
 // followed once, and the circle that is found is a shortest one.
-std::vector<OperationWait> find_circle(const Rendezvous& own, const Op& op) {
+std::vector<OperationWait> find_circle(const GroupRecords& own, const MemberOp& op) {
   const int own_id = own.members()[op.member].device_id;
-  std::vector<OperationWait> found;
+  std::deque<OperationWait> found;  // references to its elements stay valid
   std::set<int> visited = {own_id};
   // Position 0 is this operation, position k is found[k - 1].
   for (size_t at = 0; at <= found.size(); ++at) {
-    const Rendezvous& group = at == 0 ? own : *found[at - 1].group;
+    const GroupRecords& group = at == 0 ? own : found[at - 1].group;
     const uint32_t seq = at == 0 ? op.seq : found[at - 1].seq;
     for (int m = 0; m < group.size(); ++m) {
       const GroupMember member = group.members()[m];
@@ -74,7 +73,8 @@ std::vector<OperationWait> find_circle(const Rendezvous& own, const Op& op) {
 }
 
 // Makes it an error of all these operations that they wait for each other.
-void settle_conflict(Rendezvous& own, const Op& op, std::vector<OperationWait> others) {
+void settle_conflict(const GroupRecords& own, const MemberOp& op,
+                     std::vector<OperationWait> others) {
   // A client that knows of a death passes over what it cannot do any more, while another one still
   // waits there: the loss ends that wait, and is no mistake of theirs.
   const auto is_dead = [&own](const GroupMember& member) {
@@ -83,15 +83,15 @@ void settle_conflict(Rendezvous& own, const Op& op, std::vector<OperationWait> o
   const absl::Span<const GroupMember> members = own.members();
   bool is_over = std::any_of(members.begin(), members.end(), is_dead) || !own.is_open(op.seq);
   for (const OperationWait& other : others) {
-    const absl::Span<const GroupMember> theirs = other.group->members();
+    const absl::Span<const GroupMember> theirs = other.group.members();
     is_over |= std::any_of(theirs.begin(), theirs.end(), is_dead);
     // Still open after all of them were seen to wait: none was on its way to another of these.
-    is_over |= !other.group->is_open(other.seq);
+    is_over |= !other.group.is_open(other.seq);
   }
   if (is_over) return;
   // Several members may find this at once: they make one text of it.
   std::vector<ConflictingWait> waits;
-  const auto add = [&](const GroupMember& device, const Rendezvous& group,
+  const auto add = [&](const GroupMember& device, const GroupRecords& group,
                        absl::string_view label) {
     char text[kLabelBytes];
     waits.push_back({device.device_id,
@@ -102,12 +102,12 @@ void settle_conflict(Rendezvous& own, const Op& op, std::vector<OperationWait> o
       waits.back().group.push_back(member.device_id);
   };
   add(members[op.member], own, label_of(own, op));
-  for (const OperationWait& other : others) add(other.device, *other.group, other.label);
+  for (const OperationWait& other : others) add(other.device, other.group, other.label);
   const Status error = describe_conflict(std::move(waits));
   // Ours first, and then in the order in which one waits for the next: a member that is told goes
   // on, and may go to the operation before, which has its verdict by then. This member goes on when
   // the last one has it.
-  own.settle_at_once(op.seq, Rendezvous::From::kOpen, error);
+  settle_at_once(own, op.seq, Record::From::kOpen, error);
   for (const OperationWait& other : others) other.end(error);
 }
 
@@ -115,44 +115,44 @@ void settle_conflict(Rendezvous& own, const Op& op, std::vector<OperationWait> o
 
 std::vector<int> OperationWait::missing() const {
   std::vector<int> ids;
-  for (int m = 0; m < group->size(); ++m) {
-    if (group->is_missing(seq, m)) ids.push_back(group->members()[m].device_id);
+  for (int m = 0; m < group.size(); ++m) {
+    if (group.is_missing(seq, m)) ids.push_back(group.members()[m].device_id);
   }
   return ids;
 }
 
 OperationWait::Awaited OperationWait::awaited() const {
-  const State state = group->load(seq);
+  const State state = group.load(seq);
   const bool is_current = state.seq == seq;
-  Awaited awaited = {std::vector<bool>(group->size()), false};
+  Awaited awaited = {std::vector<bool>(group.size()), false};
   if (is_current && (state.is_settled() || state.phase == Phase::kMet)) return awaited;
   awaited.all_arrived = is_current && state.phase == Phase::kRunning;
   if (is_current && !awaited.all_arrived) {
-    awaited.members = group->arrivals(seq, state);
+    awaited.members = group.arrivals(seq, state);
     awaited.members.flip();
     return awaited;
   }
-  const uint32_t last = is_current ? seq : seq_before(seq, group->num_records());
-  for (int m = 0; m < group->size(); ++m) {
+  const uint32_t last = is_current ? seq : seq_before(seq, group.num_records());
+  for (int m = 0; m < group.size(); ++m) {
     // Where all have arrived the device itself is not done either.
-    const bool is_self = group->members()[m].device_id == device.device_id;
-    awaited.members[m] = !group->has_left(last, m) && !is_self;
+    const bool is_self = group.members()[m].device_id == device.device_id;
+    awaited.members[m] = !group.has_left(last, m) && !is_self;
   }
   return awaited;
 }
 
 void OperationWait::end(const Status& error) const {
-  GroupTable table = group->link().groups_led_by(group->leader_client());
-  table.with_block(group->block(), group->generation(),
-                   [&] { group->settle_at_once(seq, Rendezvous::From::kOpen, error); });
+  GroupTable table = group.link().groups_led_by(group.id().leader_client);
+  table.with_block(group.block(), group.id().generation,
+                   [&] { settle_at_once(group, seq, Record::From::kOpen, error); });
 }
 
-void check_conflicts(Rendezvous& group, const Rendezvous::Op& op) {
+void check_conflicts(const GroupRecords& group, const MemberOp& op) {
   // Between what this device has written down and what it reads of others.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const Status mismatch = find_mismatch(group, op);
   if (!mismatch.ok()) {
-    group.settle_at_once(op.seq, Rendezvous::From::kOpen, mismatch);
+    settle_at_once(group, op.seq, Record::From::kOpen, mismatch);
     return;
   }
   std::vector<OperationWait> others = find_circle(group, op);
@@ -163,15 +163,15 @@ void check_conflicts(Rendezvous& group, const Rendezvous::Op& op) {
   if (!others.empty()) settle_conflict(group, op, std::move(others));
 }
 
-std::string describe_wait(const Rendezvous& group, int member) {
+std::string describe_wait(const GroupRecords& group, int member) {
   const std::optional<OperationWait> wait = wait_of(group.link(), group.members()[member]);
   if (!wait.has_value()) return "";
   const Label label(wait->label);
-  Rendezvous::Op op;
+  MemberOp op;
   op.seq = wait->seq;
   op.label = &label;
   op.start = wait->since;
-  return std::string(describe_missing(*wait->group, op).message());
+  return std::string(describe_missing(wait->group, op).message());
 }
 
 std::optional<OperationWait> wait_of(HostLink& link, const GroupMember& device) {
@@ -181,7 +181,7 @@ std::optional<OperationWait> wait_of(HostLink& link, const GroupMember& device) 
   // A device that is about to wait writes that down first, and then looks for conflicts itself: of
   // several that wait for each other, the last one finds the words of all others complete.
   std::optional<OperationWait> wait = operation_of(link, device);
-  if (!wait.has_value() || !wait->has_arrived || !wait->group->is_open(wait->seq)) {
+  if (!wait.has_value() || !wait->has_arrived || !wait->group.is_open(wait->seq)) {
     return std::nullopt;
   }
   return wait;
@@ -201,12 +201,11 @@ std::optional<OperationWait> operation_of(HostLink& link, const GroupMember& dev
   if (block == nullptr) return std::nullopt;
   std::vector<GroupMember> members;
   for (const int32_t id : ids) members.push_back(device_of_id(link, id));
-  auto group =
-      std::make_unique<Rendezvous>(Rendezvous::view_of(link, std::move(members), leader, block));
+  GroupRecords group(link, std::move(members), leader, block);
   // A read of the block counts only if the block is still that group's.
   std::atomic_thread_fence(std::memory_order_acquire);
   if (GroupTable::find(link.control(leader), seen.block_offset, seen.generation) != block ||
-      group->generation() != seen.generation) {
+      group.id().generation != seen.generation) {
     return std::nullopt;
   }
   return OperationWait{.device = device,
@@ -219,7 +218,7 @@ std::optional<OperationWait> operation_of(HostLink& link, const GroupMember& dev
                        .has_arrived = has_arrived};
 }
 
-std::optional<OperationWait> find_same_name(const Rendezvous& group, const Rendezvous::Op& op) {
+std::optional<OperationWait> find_same_name(const GroupRecords& group, const MemberOp& op) {
   const absl::Span<const GroupMember> members = group.members();
   HostLink& link = group.link();
   const auto is_member_here = [&](const GroupMember& other) {
@@ -231,7 +230,7 @@ std::optional<OperationWait> find_same_name(const Rendezvous& group, const Rende
     for (int ordinal = 0; ordinal < link.member(client).num_local_devices; ++ordinal) {
       std::optional<OperationWait> wait = other_wait_of(group, {0, client, ordinal});
       if (!wait.has_value() || wait->name_hash != op.name_hash) continue;
-      const absl::Span<const GroupMember> theirs = wait->group->members();
+      const absl::Span<const GroupMember> theirs = wait->group.members();
       if (std::any_of(theirs.begin(), theirs.end(), is_member_here)) return wait;
     }
   }

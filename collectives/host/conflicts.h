@@ -10,23 +10,22 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "collectives/host/group_records.h"
 #include "collectives/host/group_table.h"
 #include "collectives/host/host_link.h"
-#include "collectives/host/rendezvous.h"
 
 namespace tessera::host {
 
 // An operation that a device waits in.
 struct OperationWait {
   GroupMember device;
-  std::unique_ptr<Rendezvous> group;  // a view: the members on this host
+  GroupRecords group;  // the members on this host
   uint32_t seq = 0;
   std::string label;
   absl::Time since;
@@ -56,12 +55,12 @@ std::optional<OperationWait> operation_of(HostLink& link, const GroupMember& dev
 
 // Settles this operation, at which `op`'s member has arrived, and those of other groups, where they
 // wait for each other: what clients of this host see of it.
-void check_conflicts(Rendezvous& group, const Rendezvous::Op& op);
+void check_conflicts(const GroupRecords& group, const MemberOp& op);
 // Another barrier of the same name whose group overlaps with this one.
-std::optional<OperationWait> find_same_name(const Rendezvous& group, const Rendezvous::Op& op);
+std::optional<OperationWait> find_same_name(const GroupRecords& group, const MemberOp& op);
 // As describe_missing(), for the operation of any group in which the member's device waits; empty
 // if in none.
-std::string describe_wait(const Rendezvous& group, int member);
+std::string describe_wait(const GroupRecords& group, int member);
 
 }  // namespace tessera::host
 

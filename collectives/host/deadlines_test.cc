@@ -254,7 +254,7 @@ TEST(DeadlinesTest, AWaitDoesNotOutlastASettlerThatIsStopped) {
   StatusOr<Rendezvous> records =
       Rendezvous::open(*(*job)->client(0).link, {{0, 0, 0}, {1, 1, 0}}, kRecords, /*salt=*/0);
   ASSERT_THAT(records, IsOk());
-  OpRecord& record = reinterpret_cast<OpRecord*>(&records->entry(1, 0))[-1];
+  OpRecord& record = reinterpret_cast<OpRecord*>(&records->records().entry(1, 0))[-1];
   while (State::unpack(record.state).arrived == 0) std::this_thread::yield();
   record.state = State{.seq = 1, .phase = Phase::kSettling, .settler = 1 + 1}.pack();
   EXPECT_THAT(work.wait(absl::Milliseconds(1)),

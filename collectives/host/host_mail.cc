@@ -16,10 +16,8 @@ std::byte* bytes_after(Head& head) {
 
 }  // namespace
 
-HostMail::HostMail(Rendezvous& rendezvous) : rendezvous_(rendezvous) {
-  records_ = records(rendezvous.block());
-  const RecordLayout& layout = record_layout(*rendezvous.block());
-  record_stride_ = layout.record_stride;
+HostMail::HostMail(const GroupRecords& group) : group_(group) {
+  const RecordLayout& layout = record_layout(*group.block());
   outboxes_offset_ = layout.outboxes_offset;
   outbox_stride_ = layout.outbox_stride;
   bulletin_offset_ = layout.bulletin_offset;
@@ -41,10 +39,10 @@ std::vector<std::vector<std::byte>> HostMail::take(uint32_t seq) {
   std::vector<std::vector<std::byte>> letters;
   // In an operation that has a verdict a member may find that it has arrived too late: the others
   // must not be told that it is there.
-  const State state = rendezvous_.load(seq);
+  const State state = group_.load(seq);
   if (outbox_stride_ == 0 || state.seq != seq || state.is_settled()) return letters;
-  const std::vector<bool> arrived = rendezvous_.arrivals(seq, state);
-  for (int m = 0; m < rendezvous_.size(); ++m) {
+  const std::vector<bool> arrived = group_.arrivals(seq, state);
+  for (int m = 0; m < group_.size(); ++m) {
     if (!arrived[m]) continue;
     Outbox& its = outbox(seq, m);
     uint32_t expected = seq;
@@ -55,7 +53,7 @@ std::vector<std::vector<std::byte>> HostMail::take(uint32_t seq) {
   }
   // The record of an operation that has timed out may be reused meanwhile.
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (rendezvous_.load(seq).seq != seq) letters.clear();
+  if (group_.load(seq).seq != seq) letters.clear();
   return letters;
 }
 
@@ -77,7 +75,7 @@ bool HostMail::post(uint32_t seq, absl::Span<const std::byte> letter) {
     std::memcpy(bytes_after(board) + first, letter.data(), letter.size());
   }
   board.posted.store(uint64_t{seq} << 32 | (first + letter.size()), std::memory_order_seq_cst);
-  rendezvous_.nudge(seq);
+  group_.record(seq).wake();
   return true;
 }
 

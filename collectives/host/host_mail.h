@@ -17,7 +17,7 @@
 //   2. one client posts, one thread at a time. What is posted does not change while the record
 //      describes the operation, and nothing of an operation before it is posted any more.
 //
-// A view of a Rendezvous, which must outlive it. Thread-safe, except post().
+// A view of GroupRecords, which must outlive it. Thread-safe, except post().
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_MAIL_H_
 #define TESSERA_COLLECTIVES_HOST_HOST_MAIL_H_
 
@@ -26,14 +26,14 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "collectives/host/group_records.h"
 #include "collectives/host/op_record.h"
-#include "collectives/host/rendezvous.h"
 
 namespace tessera::host {
 
 class HostMail {
  public:
-  explicit HostMail(Rendezvous& rendezvous);
+  explicit HostMail(const GroupRecords& group);
 
   // Keeps a letter of the member for take(). False where there is no room for it. Call it after the
   // record was seen free for `seq`.
@@ -54,7 +54,7 @@ class HostMail {
 
  private:
   std::byte* record(uint32_t seq) const {
-    return records_ + (seq & (rendezvous_.num_records() - 1)) * record_stride_;
+    return reinterpret_cast<std::byte*>(&group_.record(seq).memory());
   }
   Outbox& outbox(uint32_t seq, int member) const {
     return *reinterpret_cast<Outbox*>(record(seq) + outboxes_offset_ + member * outbox_stride_);
@@ -65,10 +65,8 @@ class HostMail {
   // How many bytes are posted of this operation.
   size_t num_posted(uint32_t seq) const;
 
-  Rendezvous& rendezvous_;
+  const GroupRecords& group_;
   // Copies of the block's constant fields.
-  std::byte* records_;
-  uint64_t record_stride_;
   uint64_t outboxes_offset_;
   uint64_t outbox_stride_;
   uint64_t bulletin_offset_;

@@ -56,7 +56,7 @@ class HostMailTest : public ThreeClientsTest {
         Rendezvous::open(*links_[client], {{0, 0, 0}, {1, 1, 0}, {2, 2, 0}}, kRecords, /*salt=*/5,
                          {.outbox_bytes = kOutboxBytes, .bulletin_bytes = kBulletinBytes}));
     groups_.push_back(std::make_unique<Rendezvous>(std::move(opened)));
-    mail_.push_back(std::make_unique<HostMail>(*groups_.back()));
+    mail_.push_back(std::make_unique<HostMail>(groups_.back()->records()));
   }
   static Rendezvous::Op op(uint32_t seq, int member) {
     Rendezvous::Op op;
@@ -83,7 +83,7 @@ class HostMailTest : public ThreeClientsTest {
   void finish(uint32_t seq) {
     for (int m = 0; m < kMembers; ++m) {
       ASSERT_THAT(groups_[m]->finish(seq, 1), IsOk());
-      groups_[m]->leave(seq, m);
+      groups_[m]->records().leave(seq, m);
     }
   }
 
@@ -111,7 +111,7 @@ TEST_F(HostMailTest, NothingIsTakenOfAnOperationWithAVerdict) {
   EXPECT_EQ(groups_[1]->settle(1, VerdictKind::kError, From::kOpen, lost), lost);
   put(1, 2, "of 2");
   EXPECT_EQ(groups_[2]->arrive(op(1, 2)), lost);
-  EXPECT_FALSE(groups_[0]->is_missing(1, 2));
+  EXPECT_FALSE(groups_[0]->records().is_missing(1, 2));
   EXPECT_THAT(take(1, 0), IsEmpty());
 }
 
@@ -126,7 +126,7 @@ TEST_F(HostMailTest, ARecordShowsItsOwnOperationAlone) {
   for (uint32_t seq = 1; seq <= 2 * kRecords; ++seq) {
     EXPECT_EQ(posted(seq, 1), "");
     for (int m = 0; m < kMembers; ++m) {
-      ASSERT_TRUE(groups_[m]->was_freed(seq));
+      ASSERT_TRUE(groups_[m]->records().was_freed(seq));
       // Only the letters of every second operation are taken.
       put(seq, m, absl::StrCat(seq, ".", m));
       arrive(seq, m);
@@ -198,7 +198,7 @@ TEST_F(HostMailTest, AVerdictEndsTheWait) {
   });
   groups_[0]->wait_for_news(1, absl::InfiniteFuture(), [] { return true; });
   settler.join();
-  EXPECT_TRUE(groups_[0]->has_result(1));
+  EXPECT_TRUE(groups_[0]->records().has_result(1));
 }
 
 // The memory of a group that was dropped, with all its words, becomes that of the next group.

@@ -70,8 +70,9 @@ Rendezvous::Op JointRun::describe(absl::Time start, absl::Time deadline) const {
 Status JointRun::reserve(const Rendezvous::Op& own) {
   // A member is done with an operation before it arrives at the next one.
   const uint32_t all_came = meetings_.all_came(own.member);
-  if (own.seq - all_came < rendezvous().num_records() && all_came != 0) return absl::OkStatus();
-  if (rendezvous().was_freed(own.seq)) return absl::OkStatus();
+  if (own.seq - all_came < rendezvous().records().num_records() && all_came != 0)
+    return absl::OkStatus();
+  if (rendezvous().records().was_freed(own.seq)) return absl::OkStatus();
   publish_running();
   while (true) {
     // First: a member that is gone never frees its record. Errors of the call itself are not
@@ -79,7 +80,7 @@ Status JointRun::reserve(const Rendezvous::Op& own) {
     TESSERA_RETURN_IF_ERROR(interruption());
     const absl::Time deadline = std::min(own.deadline, steady_now() + Meetings::kLossCheckInterval);
     if (rendezvous().wait_free(own.seq, deadline)) return absl::OkStatus();
-    if (steady_now() >= own.deadline) return describe_behind(rendezvous(), own);
+    if (steady_now() >= own.deadline) return describe_behind(rendezvous().records(), own);
   }
 }
 
@@ -141,7 +142,8 @@ Status JointRun::interrupted_meanwhile() const {
 }
 
 Status JointRun::meet() {
-  if (!rendezvous().all_arrived(op.seq)) TESSERA_RETURN_IF_ERROR(rendezvous().wait_arrived(op));
+  if (!rendezvous().records().all_arrived(op.seq))
+    TESSERA_RETURN_IF_ERROR(rendezvous().wait_arrived(op));
   // Not for messages: a sender reads the verdict of a message that fails later.
   if (op.holds_device) meetings_.all_came(op.member) = op.seq;
   return rendezvous().check_signatures(op);
@@ -162,7 +164,8 @@ void JointRun::fail_on_devices(absl::Duration waited, absl::string_view why) con
 // memory that is the caller's, so the pool must not reuse it.
 void JointRun::abandon(const Status& error, bool found_mismatch) {
   if (has_moved() && is_on_device()) group().device_mover()->fail(op.seq, op.member, error);
-  const bool on_the_move = group().spans_clients() && rendezvous().failed_on_the_move(op.seq);
+  const bool on_the_move =
+      group().spans_clients() && rendezvous().records().failed_on_the_move(op.seq);
   const bool is_callers = arguments().out_buffer == nullptr && copy(&Copies::out) == nullptr;
   if (on_the_move && is_callers && shares_addresses() && do_peers_write_output) {
     group().resources().pool().withhold(arguments().out, out_bytes());
@@ -228,7 +231,7 @@ StatusOr<SharedAddress> JointRun::share_counts() {
 }
 
 Status JointRun::fill() {
-  MemberEntry& entry = rendezvous().entry(op.seq, op.member);
+  MemberEntry& entry = rendezvous().records().entry(op.seq, op.member);
   // After a timeout other members may still look at what the record held before.
   entry.seq.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
@@ -283,24 +286,24 @@ void JointRun::publish_running() const {
 
 void JointRun::publish_waiting() const {
   if (!op.holds_device) return;
-  const MemberEntry& entry = rendezvous().entry(op.seq, op.member);
+  const MemberEntry& entry = rendezvous().records().entry(op.seq, op.member);
   publish(DeviceActivity::kWaiting, {entry.label, entry.label_size});
 }
 
 void JointRun::publish(DeviceActivity::Kind kind, absl::string_view label) const {
   Activity activity = this->activity(kind);
   activity.seq = op.seq;
-  activity.leader_client = rendezvous().leader_client();
-  activity.block_offset = rendezvous().block_offset();
-  activity.generation = rendezvous().generation();
+  activity.leader_client = rendezvous().records().id().leader_client;
+  activity.block_offset = rendezvous().records().id().offset;
+  activity.generation = rendezvous().records().id().generation;
   activity.name_hash = op.name_hash;
   publish_activity(group().activity(op.member), activity, label);
 }
 
 JointRun::Memories JointRun::inlined_memory() const {
   Memories memory;
-  for (int m = 0; m < rendezvous().size(); ++m) {
-    const MemberEntry& entry = rendezvous().entry(op.seq, m);
+  for (int m = 0; m < rendezvous().records().size(); ++m) {
+    const MemberEntry& entry = rendezvous().records().entry(op.seq, m);
     memory.push_back({entry.inlined, entry.in_count});
   }
   memory[op.member].out = arguments().out;
@@ -311,9 +314,9 @@ StatusOr<JointRun::Memories> JointRun::memory() const {
   const absl::Span<const int> replicas = collective().replicas();
   const int64_t element_bytes = dtype_size(collective().dtype());
   const int64_t num_counts = collective().needs_peer_counts() ? peer_counts.size() : 0;
-  Memories memory(rendezvous().size());
-  for (int m = 0; m < rendezvous().size(); ++m) {
-    const MemberEntry& entry = rendezvous().entry(op.seq, m);
+  Memories memory(rendezvous().records().size());
+  for (int m = 0; m < rendezvous().records().size(); ++m) {
+    const MemberEntry& entry = rendezvous().records().entry(op.seq, m);
     const auto resolve = [&](SharedAddress address, int64_t count,
                              int64_t size) -> StatusOr<std::byte*> {
       // Plain pointers are valid only in a group within one process.

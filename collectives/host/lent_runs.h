@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "collectives/host/control.h"
+#include "collectives/host/op_record.h"
 
 namespace tessera::host {
 

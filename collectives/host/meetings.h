@@ -52,7 +52,7 @@ class Meetings {
   Quarantine& quarantine() { return quarantine_; }
   // Releases the memory that no other member accesses any more.
   void reap_quarantine() {
-    quarantine_.reap([this](uint32_t seq) { return rendezvous_.all_are_done_with(seq); });
+    quarantine_.reap([this](uint32_t seq) { return rendezvous_.records().all_are_done_with(seq); });
   }
 
   // Settles what this client's members have arrived at. The flag or the loss behind `reason` was

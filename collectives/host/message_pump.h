@@ -10,7 +10,7 @@
 // So the messages of a device need one thread, with however many devices it exchanges them.
 //
 // The thread sleeps on the bell of its device, a word in the control region, which the clients ring
-// whenever the record of a message changes hands (Rendezvous::wake).
+// whenever the record of a message changes hands (Record::wake).
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_HOST_MESSAGE_PUMP_H_

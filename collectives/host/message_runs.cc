@@ -94,7 +94,7 @@ Status MessageRuns::expect_send(const SendRun& run) {
   meetings_.reap_quarantine();
   std::unique_lock<std::mutex> lock(mutex_);
   if (!run.shares_addresses() || has_failed_ ||
-      num_unread_ >= meetings_.rendezvous().num_records()) {
+      num_unread_ >= meetings_.rendezvous().records().num_records()) {
     lock.unlock();
     TESSERA_RETURN_IF_ERROR(prepare_queue(/*member=*/0));
     lock.lock();
@@ -110,7 +110,7 @@ Status MessageRuns::publish_or_queue(const std::shared_ptr<SendRun>& run) {
   if (is_fetched) {
     device_mover()->arrive(run->collective(), run->arguments(), run->op.seq, 0, {}).IgnoreError();
   }
-  if (!is_fetched && meetings_.rendezvous().is_next(run->op.seq)) return publish(*run);
+  if (!is_fetched && meetings_.rendezvous().records().is_next(run->op.seq)) return publish(*run);
   // Every record holds a message that was not read yet. The device does not wait for that.
   // expect_send() has made what does.
   if (add_to_queue(run, [] {}).ok()) return absl::OkStatus();
@@ -120,8 +120,8 @@ Status MessageRuns::publish_or_queue(const std::shared_ptr<SendRun>& run) {
 absl::Time MessageRuns::send_ready_at(SendRun& run) {
   const Rendezvous& rendezvous = meetings_.rendezvous();
   // The receiver may have failed a message; its record is free once this side has read the verdict.
-  if (!rendezvous.was_freed(run.op.seq)) reap_sent();
-  const bool is_ready = rendezvous.was_freed(run.op.seq) || !interruption().ok();
+  if (!rendezvous.records().was_freed(run.op.seq)) reap_sent();
+  const bool is_ready = rendezvous.records().was_freed(run.op.seq) || !interruption().ok();
   return is_ready ? absl::InfinitePast() : absl::InfiniteFuture();
 }
 
@@ -153,7 +153,7 @@ Status MessageRuns::publish(SendRun& run) {
     run.complete(status);
     run.acknowledge();
   }
-  meetings_.set_done(0, seq_before(op.seq, rendezvous.num_records()));
+  meetings_.set_done(0, seq_before(op.seq, rendezvous.records().num_records()));
   const Arguments& arguments = run.arguments();
   run.receive_deadline = arguments.deadline.value_or(
       steady_now() + arguments.timeout.value_or(resources().collective_timeout()));
@@ -183,7 +183,7 @@ bool MessageRuns::wait_until_received(const SendRun& run, absl::Time until) {
 void MessageRuns::reap_sent() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(sent_, [this](const std::shared_ptr<SendRun>& run) {
-    if (!meetings_.rendezvous().has_result(run->op.seq)) return false;
+    if (!meetings_.rendezvous().records().has_result(run->op.seq)) return false;
     const Status received = meetings_.rendezvous().wait_finished(
         run->describe(run->called(), absl::InfinitePast()), meetings_.give_up_from());
     run->complete(received);
@@ -219,13 +219,13 @@ absl::Time MessageRuns::receive_ready_at(ReceiveRun& run) {
     run.start_clock();
     run.is_timed = true;
   }
-  if (!run.has_joined && rendezvous.was_freed(seq)) join(run);
+  if (!run.has_joined && rendezvous.records().was_freed(seq)) join(run);
   if (!run.has_joined) {
-    const bool is_ready = rendezvous.was_freed(seq) || !interruption().ok();
+    const bool is_ready = rendezvous.records().was_freed(seq) || !interruption().ok();
     if (is_ready) return absl::InfinitePast();
     return run.was_given_up() ? absl::InfiniteFuture() : run.op.deadline;
   }
-  const bool waits = run.join_status.ok() && rendezvous.is_open(seq);
+  const bool waits = run.join_status.ok() && rendezvous.records().is_open(seq);
   return waits ? run.op.deadline : absl::InfinitePast();
 }
 
@@ -249,7 +249,7 @@ Status MessageRuns::execute(ReceiveRun& run) {
     run.fail(run.describe(run.called(), deadline), VerdictKind::kTimedOut, status).IgnoreError();
   }
   if (!status.ok()) run.acknowledge();
-  meetings_.rendezvous().leave(run.op.seq, run.member());
+  meetings_.rendezvous().records().leave(run.op.seq, run.member());
   // Pairs with fail_pending().
   meetings_.set_done(run.member(), run.op.seq);
   return status;
@@ -294,12 +294,12 @@ Work MessageRuns::start(Collective::Ptr collective, Arguments arguments) {
 
 void MessageRuns::number(MessageRun& run) {
   uint32_t& next_seq = meetings_.next_seq(run.member());
-  meetings_.rendezvous().fetch_lines(next_seq, run.member());
+  meetings_.rendezvous().records().fetch_lines(next_seq, run.member());
   run.op.seq = std::exchange(next_seq, seq_after(next_seq));
 }
 
 Status MessageRuns::give_up(MessageRun& run, absl::Time called, absl::Time deadline) {
-  if (meetings_.rendezvous().is_next(run.op.seq)) {
+  if (meetings_.rendezvous().records().is_next(run.op.seq)) {
     return meetings_.rendezvous().settle_timed_out(run.describe(called, deadline),
                                                    meetings_.give_up_from());
   }

@@ -166,7 +166,7 @@ TEST_F(MessagesTest, ALookAtAMessageDoesNotWaitForASettlerThatIsStopped) {
                                Rendezvous::open(link, {{0, 0, 0}, {1, 1, 0}}, kMessageRecords,
                                                 kMessageSalt, {.records = Records::kSmall}));
   // Small records cut the text of the verdict short.
-  auto* const entry = reinterpret_cast<std::byte*>(&pair.entry(1, 0));
+  auto* const entry = reinterpret_cast<std::byte*>(&pair.records().entry(1, 0));
   OpRecord& record = *reinterpret_cast<OpRecord*>(
       entry - align64(offsetof(OpRecord, verdict) + kSmallVerdictBytes));
   while (State::unpack(record.state).arrived == 0) std::this_thread::yield();

@@ -27,7 +27,7 @@ bool Record::is_free(const State& state, uint32_t seq, AllLeft all_left) const {
 }
 
 // The entry's place is written before the member is counted in the state, so that a settler that
-// reads the count can tell which members it counts (Rendezvous::arrivals()).
+// reads the count can tell which members it counts (GroupRecords::arrivals()).
 bool Record::arrive(uint32_t seq, bool is_inlined, MemberEntry& entry) const {
   bool is_last = false;
   const bool has_arrived = change([&](State& state) {

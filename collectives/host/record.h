@@ -10,10 +10,9 @@
 //                   kSettling -- settle() -----> kFailed      free once all have acknowledged
 //                       +------- its client is lost ---> kOrphaned          the same
 //
-// It is the ring of Rendezvous that knows members and clients: what is not in the word comes as an
-// argument, and as a function where it is needed seldom, so that a change touches no line more.
-// Invariants 1, 2, 5 and 7 of op_record.h. A view. Thread-safe; no function waits but
-// sleep_while().
+// GroupRecords knows members and clients: what is not in the word comes as an argument, and as a
+// function where it is needed seldom, so that a change touches no line more.
+// Invariants 1, 2, 5 and 7 of op_record.h. A view. Thread-safe; no function waits but sleep_while().
 #ifndef TESSERA_COLLECTIVES_HOST_RECORD_H_
 #define TESSERA_COLLECTIVES_HOST_RECORD_H_
 

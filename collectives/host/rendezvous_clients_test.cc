@@ -22,6 +22,7 @@
 #include "collectives/host/rendezvous_texts.h"
 #include "collectives/host/testing/rendezvous_fixture.h"
 #include "collectives/host/testing/three_clients.h"
+#include "collectives/host/verdicts.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
@@ -50,13 +51,13 @@ class ConflictTest : public ThreeClientsTest {
     Activity waiting;
     waiting.kind = DeviceActivity::kWaiting;
     waiting.seq = 1;
-    waiting.leader_client = pair.leader_client();
-    waiting.block_offset = pair.block_offset();
-    waiting.generation = pair.generation();
+    waiting.leader_client = pair.records().id().leader_client;
+    waiting.block_offset = pair.records().id().offset;
+    waiting.generation = pair.records().id().generation;
     publish_activity(links_[1]->activity(0), waiting, label_of_pair);
-    pair.entry(1, 1).signature = kSum;
+    pair.records().entry(1, 1).signature = kSum;
     TESSERA_RETURN_IF_ERROR(pair.arrive(op(1)));
-    all.entry(1, 0).signature = kSum;
+    all.records().entry(1, 0).signature = kSum;
     TESSERA_RETURN_IF_ERROR(all.arrive(op(0)));
     return all.wait_arrived(op(0));
   }
@@ -118,7 +119,7 @@ class SettlerTest : public ThreeClientsTest {
             .start = steady_now(),
             .deadline = deadline};
   }
-  OpRecord& record() { return reinterpret_cast<OpRecord*>(&groups_[0]->entry(1, 0))[-1]; }
+  OpRecord& record() { return reinterpret_cast<OpRecord*>(&groups_[0]->records().entry(1, 0))[-1]; }
   void begin_to_settle(uint32_t settler) {
     const State state = {.seq = 1, .phase = Phase::kSettling, .settler = settler};
     record().state = state.pack();
@@ -149,12 +150,12 @@ TEST_F(SettlerTest, OneThatDiesIsReplacedAtOnceWithOneVerdict) {
   EXPECT_EQ(told[1], told[0]);
   // Clients that settle later get the same verdict, and so does the settler if it is resumed.
   for (int client = 0; client < 3; ++client) EXPECT_EQ(settle(client), told[0]);
-  EXPECT_TRUE(groups_[0]->is_finished(1));
+  EXPECT_TRUE(groups_[0]->records().is_finished(1));
   for (int client = 0; client < 3; ++client) {
-    EXPECT_FALSE(groups_[0]->was_freed(1 + kRecords));
+    EXPECT_FALSE(groups_[0]->records().was_freed(1 + kRecords));
     groups_[client]->acknowledge(1, client);
   }
-  EXPECT_TRUE(groups_[0]->was_freed(1 + kRecords));
+  EXPECT_TRUE(groups_[0]->records().was_freed(1 + kRecords));
 }
 
 // A number that is that of no client, as a stray write would leave it.
@@ -188,22 +189,22 @@ TEST_F(SettlerTest, OneThatIsStoppedHoldsUpNobodyThatNeedsNoVerdict) {
   begin_to_settle(1 + 2);
   Rendezvous& group = *groups_[0];
   const Status lost = absl::UnavailableError("client 1 is lost");
-  group.settle_at_once(1, From::kRunning, lost);
-  group.settle_arrived(0, 0, From::kRunning, lost);
-  EXPECT_FALSE(group.has_result(1));
+  settle_at_once(group.records(), 1, From::kRunning, lost);
+  settle_arrived(group.records(), 0, 0, From::kRunning, lost);
+  EXPECT_FALSE(group.records().has_result(1));
   group.pass_over(1, 2);
   group.acknowledge(1);
   EXPECT_EQ(State::unpack(record().state).phase, Phase::kSettling);
-  EXPECT_FALSE(group.was_freed(1 + kRecords));
+  EXPECT_FALSE(group.records().was_freed(1 + kRecords));
   // Client 2 goes on: it finds the state as the acknowledgements have left it.
   State state = State::unpack(record().state);
   EXPECT_EQ(state.finished, 2u);
   state.phase = Phase::kFailed;
   record().state = state.pack();
-  EXPECT_TRUE(group.has_result(1));
-  EXPECT_FALSE(group.was_freed(1 + kRecords));
+  EXPECT_TRUE(group.records().has_result(1));
+  EXPECT_FALSE(group.records().was_freed(1 + kRecords));
   group.acknowledge(1);
-  EXPECT_TRUE(group.was_freed(1 + kRecords));
+  EXPECT_TRUE(group.records().was_freed(1 + kRecords));
 }
 
 // A caller whose deadline has passed does not wait 20 s for a settler that is stopped: the settler
@@ -234,9 +235,9 @@ TEST_F(SettlerTest, OneThatIsStoppedIsWaitedForUntilShortlyAfterTheDeadline) {
 TEST_F(SettlerTest, OneThatDiesIsNotWaitedForByALookAtTheResult) {
   ASSERT_THAT(groups_[0]->arrive(op(0)), IsOk());
   begin_to_settle(1 + 2);
-  EXPECT_FALSE(groups_[0]->has_result(1));
+  EXPECT_FALSE(groups_[0]->records().has_result(1));
   reinterpret_cast<ControlHeader*>(links_[0]->control(2))->life.fetch_or(FUTEX_OWNER_DIED);
-  EXPECT_TRUE(groups_[0]->has_result(1));
+  EXPECT_TRUE(groups_[0]->records().has_result(1));
   EXPECT_EQ(State::unpack(record().state).phase, Phase::kOrphaned);
 }
 
@@ -245,16 +246,16 @@ TEST_F(SettlerTest, WhatIsMissingIsWhatIsNotCounted) {
   ASSERT_THAT(groups_[0]->arrive(op(0)), IsOk());
   ASSERT_THAT(groups_[2]->arrive(op(2)), IsOk());
   for (const uint16_t place : {uint16_t{3}, MemberEntry::kNoPlace}) {
-    groups_[0]->entry(1, 1).place = place;
-    groups_[0]->entry(1, 1).seq = 1;
+    groups_[0]->records().entry(1, 1).place = place;
+    groups_[0]->records().entry(1, 1).seq = 1;
     const State open = {.seq = 1, .arrived = 2};
-    const std::string text(describe_missing(*groups_[0], op(0), open).message());
+    const std::string text(describe_missing(groups_[0]->records(), op(0), open).message());
     EXPECT_THAT(text, AllOf(HasSubstr("2 of 3 clients arrived"), HasSubstr("missing client 1 "),
                             Not(HasSubstr("client 0 ")), Not(HasSubstr("client 2 "))));
   }
   // It was settled just before; its number is that of an arrival that was counted.
-  groups_[0]->entry(1, 1).place = 2;
-  groups_[0]->entry(1, 1).seq = 1;
+  groups_[0]->records().entry(1, 1).place = 2;
+  groups_[0]->records().entry(1, 1).seq = 1;
   EXPECT_THAT(groups_[0]->wait_arrived(op(0, steady_now())),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr(": the timeout is 0 or had already passed: 2 of 3 clients "
@@ -282,7 +283,7 @@ class ReopenedGroupTest : public ThreeClientsTest {
     return result;
   }
   static Status meet(Rendezvous& group, int member, absl::Duration timeout) {
-    group.entry(1, member).signature = kSum;
+    group.records().entry(1, member).signature = kSum;
     TESSERA_RETURN_IF_ERROR(group.arrive(op(member, timeout)));
     return group.wait_arrived(op(member, timeout));
   }
@@ -292,9 +293,9 @@ TEST_F(ReopenedGroupTest, NothingIsLeftOfTheGroupBefore) {
   for (uint64_t salt = 0; salt < 50; ++salt) {
     Rendezvous of_0 = open(0, salt);
     const Rendezvous of_1 = open(1, salt);
-    EXPECT_FALSE(of_0.all_arrived(1));
+    EXPECT_FALSE(of_0.records().all_arrived(1));
     for (int m = 0; m < 2; ++m) {
-      of_0.entry(1, m).signature = kSum;
+      of_0.records().entry(1, m).signature = kSum;
       ASSERT_THAT(of_0.arrive(op(m, absl::Seconds(9))), IsOk());
     }
   }

@@ -20,6 +20,7 @@
 #include "collectives/host/activity.h"
 #include "collectives/host/last_seen.h"
 #include "collectives/host/testing/rendezvous_fixture.h"
+#include "collectives/host/verdicts.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
@@ -43,7 +44,7 @@ TEST_F(RendezvousTest, AMemberThatHasLeftAcknowledgesNothing) {
     ASSERT_THAT(group_->finish(seq, 1, Rendezvous::Then::kLeave), IsOk());
     const Status lost = absl::UnavailableError("client 1 is lost");
     EXPECT_EQ(group_->settle(seq, VerdictKind::kError, from, lost).ok(), from == From::kOpen);
-    EXPECT_FALSE(group_->was_freed(seq + kRecords));
+    EXPECT_FALSE(group_->records().was_freed(seq + kRecords));
     // The third one alone is waited for.
     if (from == From::kOpen) {
       EXPECT_THAT(group_->finish(seq, 1), IsOk());
@@ -51,7 +52,7 @@ TEST_F(RendezvousTest, AMemberThatHasLeftAcknowledgesNothing) {
       EXPECT_EQ(group_->finish(seq, 1), lost);
       group_->acknowledge(seq);
     }
-    EXPECT_TRUE(group_->was_freed(seq + kRecords));
+    EXPECT_TRUE(group_->records().was_freed(seq + kRecords));
   }
 }
 
@@ -60,7 +61,7 @@ TEST_F(RendezvousTest, ArrivingTwiceCountsOnce) {
   open(2);
   EXPECT_THAT(arrive(1, 0), IsOk());
   EXPECT_THAT(arrive(1, 0), IsOk());
-  EXPECT_FALSE(group_->all_arrived(1));
+  EXPECT_FALSE(group_->records().all_arrived(1));
   EXPECT_THAT(group_->wait_arrived(op_that_waits(1, 0, absl::Milliseconds(20))),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing client 0")));
 }
@@ -69,12 +70,12 @@ TEST_F(RendezvousTest, TheLastArrivalLetsAllPass) {
   open(3);
   EXPECT_THAT(arrive(1, 0), IsOk());
   EXPECT_THAT(arrive(1, 2), IsOk());
-  EXPECT_FALSE(group_->all_arrived(1));
+  EXPECT_FALSE(group_->records().all_arrived(1));
   EXPECT_THAT(arrive(1, 1), IsOk());
-  EXPECT_TRUE(group_->all_arrived(1));
+  EXPECT_TRUE(group_->records().all_arrived(1));
   for (int m = 0; m < 3; ++m) EXPECT_THAT(group_->wait_arrived(op(1, m)), IsOk());
   for (int m = 0; m < 3; ++m) EXPECT_THAT(group_->finish(1, 1), IsOk());
-  EXPECT_TRUE(group_->is_finished(1));
+  EXPECT_TRUE(group_->records().is_finished(1));
 }
 
 TEST_F(RendezvousTest, ALateMemberGetsTheStoredVerdict) {
@@ -110,7 +111,7 @@ TEST_F(RendezvousTest, AMemberThatMissedMoreThanTheRecordsHoldJoinsWhatGoesOn) {
     if (seq == kRecords + 2) break;
     EXPECT_THAT(group_->wait_arrived(op_that_waits(seq, 0, absl::ZeroDuration())), Not(IsOk()));
   }
-  EXPECT_EQ(group_->newest(), kRecords + 2);
+  EXPECT_EQ(group_->records().newest(), kRecords + 2);
   EXPECT_EQ(group_->align(1, kSum).seq, kRecords + 2);
   EXPECT_THAT(arrive(1, 1),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("operation 1 of the group")));
@@ -125,7 +126,7 @@ TEST_F(RendezvousTest, ARecordGoesOnWhenAllHaveReadItsVerdict) {
     group_->acknowledge(seq);
   }
   EXPECT_FALSE(group_->wait_free(kRecords + 1, absl::InfinitePast()));
-  EXPECT_FALSE(group_->is_next(kRecords + 1));
+  EXPECT_FALSE(group_->records().is_next(kRecords + 1));
   // It is not taken away from member 1 either.
   EXPECT_THAT(group_->settle(kRecords + 1, VerdictKind::kError, From::kOpen,
                              absl::AbortedError("not recorded")),
@@ -135,7 +136,7 @@ TEST_F(RendezvousTest, ARecordGoesOnWhenAllHaveReadItsVerdict) {
     group_->acknowledge(1);
   });
   EXPECT_TRUE(group_->wait_free(kRecords + 1, absl::InfiniteFuture()));
-  EXPECT_TRUE(group_->is_next(kRecords + 1));
+  EXPECT_TRUE(group_->records().is_next(kRecords + 1));
   member_1.join();
 }
 
@@ -144,7 +145,7 @@ class MetTest : public RendezvousTest {
   Status meet(uint32_t seq, int member) {
     Rendezvous::Op meeting = op(seq, member);
     meeting.signature.inlined = true;
-    group_->entry(seq, member).signature = kSum;
+    group_->records().entry(seq, member).signature = kSum;
     return group_->arrive(meeting);
   }
 };
@@ -154,7 +155,7 @@ TEST_F(MetTest, ARecordGoesOnWhenAllHaveArrivedAtALaterOperation) {
   for (uint32_t seq = 1; seq <= kRecords; ++seq) {
     for (int m = 0; m < 2; ++m) ASSERT_THAT(meet(seq, m), IsOk());
   }
-  EXPECT_TRUE(group_->was_freed(kRecords + 1));
+  EXPECT_TRUE(group_->records().was_freed(kRecords + 1));
 }
 
 TEST_F(MetTest, ARecordGoesOnWhenAllHaveLeftIt) {
@@ -165,20 +166,20 @@ TEST_F(MetTest, ARecordGoesOnWhenAllHaveLeftIt) {
     ASSERT_THAT(group_->settle_timed_out(op(seq, 0, steady_now()), From::kOpen),
                 StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("0 of 2 devices")));
   }
-  EXPECT_FALSE(group_->was_freed(kRecords + 1));
-  group_->leave(1, 1);
+  EXPECT_FALSE(group_->records().was_freed(kRecords + 1));
+  group_->records().leave(1, 1);
   EXPECT_FALSE(group_->wait_free(kRecords + 1, steady_now() + absl::Milliseconds(1)));
-  group_->leave(1, 0);
-  EXPECT_TRUE(group_->was_freed(kRecords + 1));
+  group_->records().leave(1, 0);
+  EXPECT_TRUE(group_->records().was_freed(kRecords + 1));
 }
 
 TEST_F(MetTest, NobodyIsWaitedForAfterTheArrival) {
   open(2);
   ASSERT_THAT(meet(1, 0), IsOk());
-  EXPECT_FALSE(group_->all_arrived(1));
+  EXPECT_FALSE(group_->records().all_arrived(1));
   ASSERT_THAT(meet(1, 1), IsOk());
-  EXPECT_TRUE(group_->all_arrived(1));
-  EXPECT_TRUE(group_->is_finished(1));
+  EXPECT_TRUE(group_->records().all_arrived(1));
+  EXPECT_TRUE(group_->records().is_finished(1));
   // A loss is of the next one.
   for (const From from : {From::kOpen, From::kRunning}) {
     const Status lost = absl::UnavailableError("client 1 is lost");
@@ -195,7 +196,7 @@ TEST_F(RendezvousTest, AVerdictFromOpenDoesNotEndWhatIsRunning) {
   EXPECT_THAT(group_->finish(1, 1), IsOk());
   EXPECT_EQ(group_->settle(1, VerdictKind::kError, From::kRunning, error), error);
   EXPECT_EQ(group_->finish(1, 1), error);
-  EXPECT_TRUE(group_->failed_on_the_move(1));
+  EXPECT_TRUE(group_->records().failed_on_the_move(1));
 }
 
 TEST_F(RendezvousTest, WhatIsFinishedIsNotSettled) {
@@ -213,12 +214,12 @@ TEST_F(RendezvousTest, WhatAMemberHasArrivedAtIsSettled) {
   const Status lost = absl::UnavailableError("client 1 is lost");
   EXPECT_THAT(arrive(1, 0), IsOk());
   // Nothing is settled for member 1, which has not arrived, or for a member that is done with it.
-  group_->settle_arrived(1, 0, From::kRunning, lost);
-  group_->settle_arrived(0, 1, From::kRunning, lost);
-  EXPECT_TRUE(group_->is_next(1));
+  settle_arrived(group_->records(), 1, 0, From::kRunning, lost);
+  settle_arrived(group_->records(), 0, 1, From::kRunning, lost);
+  EXPECT_TRUE(group_->records().is_next(1));
   EXPECT_THAT(arrive(1, 1), IsOk());
   // A number from before the first one, as senders have it.
-  group_->settle_arrived(0, 1 - kRecords, From::kRunning, lost);
+  settle_arrived(group_->records(), 0, 1 - kRecords, From::kRunning, lost);
   EXPECT_THAT(group_->wait_finished(op(1, 0), From::kRunning),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("is lost")));
 }
@@ -258,24 +259,25 @@ TEST_F(RendezvousTest, NumbersGoRound) {
   for (uint32_t i = 0; i < 3 * kRecords; ++i) {
     seq = seq_after(seq);
     ASSERT_NE(seq, 0u);
-    ASSERT_TRUE(group_->was_freed(seq)) << seq;
-    ASSERT_TRUE(group_->is_next(seq)) << seq;
+    ASSERT_TRUE(group_->records().was_freed(seq)) << seq;
+    ASSERT_TRUE(group_->records().is_next(seq)) << seq;
     ASSERT_EQ(group_->align(seq, kSum).seq, seq);
     ASSERT_THAT(arrive(seq, 0), IsOk());
     // Operations that member 1 has not reached are not overwritten.
     for (uint32_t later = seq_after(seq), k = 1; k < 2 * kRecords; later = seq_after(later), ++k) {
-      ASSERT_EQ(group_->was_freed(later), &record(later) != &record(seq)) << seq << " " << later;
+      ASSERT_EQ(group_->records().was_freed(later), &record(later) != &record(seq))
+          << seq << " " << later;
     }
-    ASSERT_EQ(group_->newest(), seq);
-    ASSERT_FALSE(group_->is_finished(seq));
+    ASSERT_EQ(group_->records().newest(), seq);
+    ASSERT_FALSE(group_->records().is_finished(seq));
     ASSERT_THAT(arrive(seq, 1), IsOk());
     for (int m = 0; m < 2; ++m) ASSERT_THAT(group_->finish(seq, 1), IsOk());
-    ASSERT_TRUE(group_->is_finished(seq));
+    ASSERT_TRUE(group_->records().is_finished(seq));
     uint32_t next = seq_after(seq);
     while (&record(next) != &record(seq)) next = seq_after(next);
     ASSERT_EQ(seq_before(next, kRecords), seq);
-    ASSERT_TRUE(group_->is_next(next)) << seq;
-    ASSERT_FALSE(group_->is_next(seq_before(seq, kRecords))) << seq;
+    ASSERT_TRUE(group_->records().is_next(next)) << seq;
+    ASSERT_FALSE(group_->records().is_next(seq_before(seq, kRecords))) << seq;
   }
 }
 
@@ -294,7 +296,7 @@ TEST_F(RendezvousTest, AMemberCatchesUpWhereNumbersGoRound) {
   EXPECT_EQ(group_->align(first, other).seq, 2u);
   // All three operations have their verdict: a member that passes over them ends up here.
   group_->pass_over(first, 2);
-  EXPECT_EQ(group_->newest(), 1u);
+  EXPECT_EQ(group_->records().newest(), 1u);
   // A member that has missed more than the records hold.
   for (uint32_t k = 0; k < kRecords; ++k, seq = seq_after(seq)) {
     ASSERT_TRUE(group_->wait_free(seq, absl::InfinitePast()));
@@ -309,7 +311,8 @@ TEST_F(RendezvousTest, ALossEndsWhatWasBegunWhereNumbersGoRound) {
   have_finished(UINT32_MAX - 1);
   ASSERT_THAT(arrive(UINT32_MAX, 0), IsOk());
   ASSERT_THAT(arrive(1, 0), IsOk());
-  group_->settle_arrived(0, UINT32_MAX - 1, From::kRunning, absl::UnavailableError("lost"));
+  settle_arrived(group_->records(), 0, UINT32_MAX - 1, From::kRunning,
+                 absl::UnavailableError("lost"));
   for (const uint32_t seq : {UINT32_MAX, uint32_t{1}}) {
     EXPECT_THAT(group_->wait_arrived(op(seq, 0)), StatusIs(absl::StatusCode::kUnavailable));
   }
@@ -318,7 +321,8 @@ TEST_F(RendezvousTest, ALossEndsWhatWasBegunWhereNumbersGoRound) {
 // A record that was never used is not one of operation 0.
 TEST_F(RendezvousTest, WhatWasNeverUsedIsNotSettled) {
   open(2);
-  group_->settle_arrived(0, 0 - kRecords, From::kRunning, absl::UnavailableError("lost"));
+  settle_arrived(group_->records(), 0, 0 - kRecords, From::kRunning,
+                 absl::UnavailableError("lost"));
   for (uint32_t seq = 1; seq <= kRecords; ++seq) {
     EXPECT_TRUE(State::unpack(record(seq).state).is_unused());
   }
@@ -341,7 +345,7 @@ TEST_F(RendezvousTest, AWakeUpThatDiedIsMadeUpForByTheLoss) {
     State state = last;
     state.seq = seq;
     record(seq).state = state.pack();
-    group_->settle_arrived(0, seq - 1, From::kRunning, absl::UnavailableError("lost"));
+    settle_arrived(group_->records(), 0, seq - 1, From::kRunning, absl::UnavailableError("lost"));
     waiter.join();
     EXPECT_NE(woken.code(), absl::StatusCode::kUnknown);
   };
@@ -387,14 +391,14 @@ TEST_F(RendezvousTest, DifferentSignaturesAreNamed) {
   EXPECT_THAT(verdict, is_mismatch);
   EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("device 1 has 9")));
   EXPECT_EQ(group_->check_signatures(op(1, 1)), verdict);
-  EXPECT_FALSE(group_->failed_on_the_move(1));
+  EXPECT_FALSE(group_->records().failed_on_the_move(1));
 }
 
 // Issue 15: two equal texts were printed as what differs.
 TEST_F(RendezvousTest, TextsThatDifferWhereTheyWereCutAreSaidToDiffer) {
   open(2);
   for (int m = 0; m < 2; ++m) {
-    MemberEntry& entry = group_->entry(1, m);
+    MemberEntry& entry = group_->records().entry(1, m);
     std::strcpy(entry.detail, "\"a...z\"");
     Signature signature = kSum;
     signature.detail_hash = 100 + m;
@@ -493,8 +497,8 @@ TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
   activity.kind = DeviceActivity::kWaiting;
   activity.code = activity_code(OpKind::kBroadcast, DType::kFloat64, ReduceOp::kSum);
   activity.count = int64_t{1} << 40;
-  activity.block_offset = group_->block_offset();
-  activity.generation = group_->generation();
+  activity.block_offset = group_->records().id().offset;
+  activity.generation = group_->records().id().generation;
   publish_activity(link_->activity(1), activity, "");
   expect_text("waiting in broadcast f64 of 1099511627776 elements on devices 0, 1 for ");
   link_->observer(1)->task_finished();
@@ -519,9 +523,9 @@ TEST_F(RendezvousTest, GroupsOfTheSameDevicesShareABlockUnlessTheSaltDiffers) {
                                Rendezvous::open(*link_, members, kRecords, 1));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Rendezvous other_order,
                                Rendezvous::open(*link_, reversed, kRecords, 0));
-  EXPECT_EQ(same.block_offset(), group_->block_offset());
-  EXPECT_NE(salted.block_offset(), group_->block_offset());
-  EXPECT_NE(other_order.block_offset(), group_->block_offset());
+  EXPECT_EQ(same.records().id().offset, group_->records().id().offset);
+  EXPECT_NE(salted.records().id().offset, group_->records().id().offset);
+  EXPECT_NE(other_order.records().id().offset, group_->records().id().offset);
 }
 
 TEST_F(RendezvousTest, TooManyMembersAreRefused) {

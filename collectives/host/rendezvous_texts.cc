@@ -31,7 +31,7 @@ std::string label_of(const Signature& signature, absl::Span<const int32_t> devic
                        device_ids);
 }
 
-Status describe_missing(const Rendezvous& group, const Rendezvous::Op& op,
+Status describe_missing(const GroupRecords& group, const MemberOp& op,
                         const std::vector<bool>& arrived, bool is_open) {
   const absl::Duration waited =
       op.deadline == absl::InfiniteFuture() ? steady_now() - op.start : op.deadline - op.start;
@@ -46,15 +46,15 @@ Status describe_missing(const Rendezvous& group, const Rendezvous::Op& op,
 
 }  // namespace
 
-Status describe_missing(const Rendezvous& group, const Rendezvous::Op& op, const State& before) {
+Status describe_missing(const GroupRecords& group, const MemberOp& op, const State& before) {
   return describe_missing(group, op, group.arrivals(op.seq, before), before.phase == Phase::kOpen);
 }
 
-Status describe_missing(const Rendezvous& group, const Rendezvous::Op& op) {
+Status describe_missing(const GroupRecords& group, const MemberOp& op) {
   return describe_missing(group, op, group.load(op.seq));
 }
 
-Status describe_behind(const Rendezvous& group, const Rendezvous::Op& op) {
+Status describe_behind(const GroupRecords& group, const MemberOp& op) {
   const uint32_t before = seq_before(op.seq, group.num_records());
   std::vector<bool> has_passed(group.size());
   for (int m = 0; m < group.size(); ++m) {
@@ -67,7 +67,7 @@ Status describe_behind(const Rendezvous& group, const Rendezvous::Op& op) {
 // reused in the middle of this: then what is found is wrong. It becomes the verdict only by a
 // compare-and-swap from the state in which the operation is still open, and a record is not reused
 // before that state has changed.
-Status find_mismatch(const Rendezvous& group, const Rendezvous::Op& op) {
+Status find_mismatch(const GroupRecords& group, const MemberOp& op) {
   // The first member that has arrived is compared with the others in order, so that all members
   // that see the same arrivals name the same two.
   int first = 0;
@@ -84,7 +84,7 @@ Status find_mismatch(const Rendezvous& group, const Rendezvous::Op& op) {
   return absl::OkStatus();
 }
 
-Statement statement_of(const Rendezvous& group, int member, const MemberEntry& entry) {
+Statement statement_of(const GroupRecords& group, int member, const MemberEntry& entry) {
   const GroupMember& device = group.members()[member];
   return {
       absl::StrCat(group.link().member(device.client_id).to_string(), " device ", device.device_id),
@@ -92,17 +92,17 @@ Statement statement_of(const Rendezvous& group, int member, const MemberEntry& e
       label_of(group, entry)};
 }
 
-std::string label_of(const Rendezvous& group, const Rendezvous::Op& op) {
+std::string label_of(const GroupRecords& group, const MemberOp& op) {
   const bool has_label = op.label != nullptr && !op.label->empty();
   return has_label ? op.label->to_string() : label_of(op.signature, ids_of(group.block()));
 }
 
-std::string label_of(const Rendezvous& group, const MemberEntry& entry) {
+std::string label_of(const GroupRecords& group, const MemberEntry& entry) {
   if (entry.label_size != 0) return read_text(entry.label, kLabelBytes);
   return label_of(entry.signature, ids_of(group.block()));
 }
 
-std::string name_of(const Rendezvous& group, uint32_t seq, const Rendezvous::Op* op) {
+std::string name_of(const GroupRecords& group, uint32_t seq, const MemberOp* op) {
   const std::string number = absl::StrCat("operation ", seq, " of the group");
   if (op != nullptr) return absl::StrCat(label_of(group, *op), " (", number, ")");
   return absl::StrCat(number, " of devices ", absl::StrJoin(ids_of(group.block()), ", "));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The messages of a Rendezvous: which members are missing, and in what members differ.
+// The messages of the operations of a group: which members are missing, and in what members differ.
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_HOST_RENDEZVOUS_TEXTS_H_
@@ -10,30 +10,30 @@
 #include <string>
 
 #include "base/status.h"
+#include "collectives/host/group_records.h"
 #include "collectives/host/member_texts.h"
 #include "collectives/host/op_record.h"
-#include "collectives/host/rendezvous.h"
 
 namespace tessera::host {
 
 // The error of an operation that has waited in vain. `before`: its state; the names are exact if it
 // does not change meanwhile.
-Status describe_missing(const Rendezvous& group, const Rendezvous::Op& op, const State& before);
-Status describe_missing(const Rendezvous& group, const Rendezvous::Op& op);
+Status describe_missing(const GroupRecords& group, const MemberOp& op, const State& before);
+Status describe_missing(const GroupRecords& group, const MemberOp& op);
 // As describe_missing(), for an operation whose record is not free: the missing members are not
 // done with the operation that has the record.
-Status describe_behind(const Rendezvous& group, const Rendezvous::Op& op);
+Status describe_behind(const GroupRecords& group, const MemberOp& op);
 // The error of the members that did arrive, but with another signature than `op`'s member; OK where
 // there is none.
-Status find_mismatch(const Rendezvous& group, const Rendezvous::Op& op);
+Status find_mismatch(const GroupRecords& group, const MemberOp& op);
 
 // The member's statement of its run, from its entry.
-Statement statement_of(const Rendezvous& group, int member, const MemberEntry& entry);
+Statement statement_of(const GroupRecords& group, int member, const MemberEntry& entry);
 // The name of an operation in messages.
-std::string label_of(const Rendezvous& group, const Rendezvous::Op& op);
-std::string label_of(const Rendezvous& group, const MemberEntry& entry);
+std::string label_of(const GroupRecords& group, const MemberOp& op);
+std::string label_of(const GroupRecords& group, const MemberEntry& entry);
 // "all_reduce ... (operation 12 of the group)"; without `op`, the number and the devices.
-std::string name_of(const Rendezvous& group, uint32_t seq, const Rendezvous::Op* op);
+std::string name_of(const GroupRecords& group, uint32_t seq, const MemberOp* op);
 
 }  // namespace tessera::host
 

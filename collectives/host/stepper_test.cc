@@ -48,6 +48,7 @@
 #include "collectives/host/op_record.h"
 #include "collectives/host/record.h"
 #include "collectives/host/rendezvous.h"
+#include "collectives/host/verdicts.h"
 #include "collectives/testing/group_access.h"
 #include "device/buffer.h"
 #include "device/cpu/arena.h"
@@ -228,13 +229,13 @@ class RendezvousSteps : public ::testing::Test {
   // Restores the state before the first operation.
   void reset() {
     Rendezvous& group = *groups_[0];
-    const int n = group.size();
+    const int n = group.records().size();
     for (uint32_t i = 0; i < num_records_; ++i) {
-      std::memset(static_cast<void*>(reinterpret_cast<OpRecord*>(&group.entry(i, 0)) - 1), 0,
-                  sizeof(OpRecord) + n * sizeof(MemberEntry));
+      std::memset(static_cast<void*>(reinterpret_cast<OpRecord*>(&group.records().entry(i, 0)) - 1),
+                  0, sizeof(OpRecord) + n * sizeof(MemberEntry));
     }
     for (int m = 0; m < n; ++m) {
-      group.leave(0, m);
+      group.records().leave(0, m);
       members_[m].data.store(0);
       members_[m].done.store(0);
       members_[m].next = 1;
@@ -276,7 +277,7 @@ class RendezvousSteps : public ::testing::Test {
     if (seq != self.next) group.pass_over(self.next, seq);
     self.next = seq_after(seq);
     group.wait_free(seq, absl::InfiniteFuture());
-    MemberEntry& own = group.entry(seq, member);
+    MemberEntry& own = group.records().entry(seq, member);
     own.seq.store(0);
     own.signature = signature(seq);
     self.data.store(seq);
@@ -290,7 +291,7 @@ class RendezvousSteps : public ::testing::Test {
                         ? group.settle(seq, VerdictKind::kTimedOut, From::kOpen, late())
                         : move(member, op(member, seq, deadline));
     if (!status.ok()) group.acknowledge(seq, member);
-    group.leave(seq, member);
+    group.records().leave(seq, member);
     self.done.store(seq);
     self.ended[seq] = status;
     self.data.store(kReused);
@@ -302,9 +303,9 @@ class RendezvousSteps : public ::testing::Test {
     if (lost_.load() != 0) {
       TESSERA_RETURN_IF_ERROR(group.settle(op.seq, VerdictKind::kError, From::kRunning, loss()));
     }
-    if (!group.all_arrived(op.seq)) TESSERA_RETURN_IF_ERROR(group.wait_arrived(op));
+    if (!group.records().all_arrived(op.seq)) TESSERA_RETURN_IF_ERROR(group.wait_arrived(op));
     bool right = true;
-    for (int m = 0; m < group.size(); ++m) {
+    for (int m = 0; m < group.records().size(); ++m) {
       right &= m == leaver_ || members_[m].data.load() == op.seq;
     }
     const bool leaves = op.member == leaver_;
@@ -321,7 +322,7 @@ class RendezvousSteps : public ::testing::Test {
     const uint32_t seq = self.next;
     self.next = seq_after(seq);
     group.wait_free(seq, absl::InfiniteFuture());
-    group.entry(seq, member).seq.store(0);
+    group.records().entry(seq, member).seq.store(0);
     if (member == 0) self.data.store(seq);
     const Rendezvous::Op message = op(member, seq, deadline);
     Status status = group.arrive(message);
@@ -335,7 +336,7 @@ class RendezvousSteps : public ::testing::Test {
     }
     self.ended[seq] = status;
     if (!status.ok()) group.acknowledge(seq, member);
-    group.leave(seq, member);
+    group.records().leave(seq, member);
   }
   // One end of messages that waits as the MessagePump does: it looks, and sleeps until its bell is
   // rung.
@@ -352,20 +353,20 @@ class RendezvousSteps : public ::testing::Test {
   void pump_send() {
     Rendezvous& group = *groups_[0];
     const uint32_t seq = members_[0].next++;
-    wait_for_bell(0, absl::InfiniteFuture(), [&] { return group.was_freed(seq); });
-    group.entry(seq, 0).seq.store(0);
+    wait_for_bell(0, absl::InfiniteFuture(), [&] { return group.records().was_freed(seq); });
+    group.records().entry(seq, 0).seq.store(0);
     members_[0].ended[seq] = group.arrive(op(0, seq, absl::InfiniteFuture()));
     if (!members_[0].ended[seq].ok()) group.acknowledge(seq, 0);
   }
   void pump_receive(absl::Time deadline) {
     Rendezvous& group = *groups_[1];
     const uint32_t seq = members_[1].next++;
-    wait_for_bell(1, absl::InfiniteFuture(), [&] { return group.was_freed(seq); });
-    group.entry(seq, 1).seq.store(0);
+    wait_for_bell(1, absl::InfiniteFuture(), [&] { return group.records().was_freed(seq); });
+    group.records().entry(seq, 1).seq.store(0);
     const Rendezvous::Op message = op(1, seq, deadline);
     Status status = group.arrive(message);
     if (status.ok()) {
-      wait_for_bell(1, deadline, [&] { return !group.is_open(seq); });
+      wait_for_bell(1, deadline, [&] { return !group.records().is_open(seq); });
       status = group.wait_arrived(message);
     }
     if (status.ok()) status = group.finish(seq, 2);
@@ -404,9 +405,10 @@ class RendezvousSteps : public ::testing::Test {
           stepper_.kill(victim);
           life(victim).fetch_or(FUTEX_OWNER_DIED);
           lost_.store(1);
-          for (int m = 0; m < groups_[0]->size(); ++m) {
+          for (int m = 0; m < groups_[0]->records().size(); ++m) {
             if (m == victim) continue;
-            groups_[m]->settle_arrived(m, members_[m].done.load(), From::kRunning, loss());
+            settle_arrived(groups_[m]->records(), m, members_[m].done.load(), From::kRunning,
+                           loss());
           }
         },
         Stepper::Cost::kFree);
@@ -415,13 +417,13 @@ class RendezvousSteps : public ::testing::Test {
   // The first mistake after a run, or "". With a death some operations have no second member.
   std::string check(bool may_differ = false) {
     if (are_messages_) return check_messages();
-    for (int m = 0; differ_by_number_ && m < groups_[0]->size(); ++m) {
+    for (int m = 0; differ_by_number_ && m < groups_[0]->records().size(); ++m) {
       for (const auto& [seq, status] : members_[m].ended) {
         if (absl::IsInvalidArgument(status)) return status.ToString();
       }
     }
     if (!wrong_.empty() || may_differ) return wrong_;
-    for (int m = 1; m < groups_[0]->size(); ++m) {
+    for (int m = 1; m < groups_[0]->records().size(); ++m) {
       for (const auto& [seq, status] : members_[m].ended) {
         const auto other = members_[0].ended.find(seq);
         if (other != members_[0].ended.end() && other->second != status) {
@@ -512,7 +514,7 @@ TEST_F(RendezvousSteps, AWaiterThatIsHeldUpIsWoken) {
           for (uint32_t seq = 1; seq <= num_records_; ++seq) {
             if (groups_[1]->settle_timed_out(op(1, seq, kSome), From::kOpen).ok()) return;
             groups_[1]->acknowledge(seq);
-            groups_[1]->leave(seq, 1);
+            groups_[1]->records().leave(seq, 1);
             members_[1].next = seq_after(seq);
           }
           call_until_ok(1);
@@ -656,7 +658,7 @@ TEST_F(RendezvousSteps, WhatIsGivenUpBeforeItsTurnHasOneVerdict) {
       uint32_t queued = kQueued;
       if (!stage_.compare_exchange_strong(queued, kGivenUp)) return;
       Status told = late();
-      if (groups_[0]->all_have_passed_before(kSecond)) {
+      if (groups_[0]->records().all_have_passed_before(kSecond)) {
         told = groups_[0]->settle(kSecond, VerdictKind::kTimedOut, From::kOpen, late());
       }
       if (told != late()) wrong_ = "given up with another verdict";

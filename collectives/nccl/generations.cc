@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous_texts.h"
+#include "collectives/host/verdicts.h"
 
 namespace tessera::nccl {
 namespace {
@@ -48,13 +49,14 @@ StatusOr<UniqueId> Generations::meet(const Label& label, int member, uint32_t ge
                              .deadline = deadline};
   if (others_ != nullptr) {
     // Verdicts that letters bring are settled without this object.
-    const auto records = std::make_shared<Rendezvous>(rendezvous_.view());
-    others_->start_reading([records](uint32_t failed, const Status& verdict) {
-      records->settle_at_once(failed, Rendezvous::From::kRunning, verdict);
-    });
+    others_->start_reading(
+        [records = rendezvous_.records()](uint32_t failed, const Status& verdict) {
+          host::settle_at_once(records, failed, Rendezvous::From::kRunning, verdict);
+        });
   }
-  if (!rendezvous_.wait_free(generation, deadline)) return host::describe_missing(rendezvous_, op);
-  host::MemberEntry& entry = rendezvous_.entry(generation, member);
+  if (!rendezvous_.wait_free(generation, deadline))
+    return host::describe_missing(rendezvous_.records(), op);
+  host::MemberEntry& entry = rendezvous_.records().entry(generation, member);
   entry.signature = {};
   label.copy_to(absl::MakeSpan(entry.label));
   if (member == 0) {
@@ -70,12 +72,12 @@ StatusOr<UniqueId> Generations::meet(const Label& label, int member, uint32_t ge
   TESSERA_RETURN_IF_ERROR(rendezvous_.arrive(op));
   TESSERA_RETURN_IF_ERROR(rendezvous_.wait_arrived(op));
   UniqueId id;
-  std::memcpy(id.data(), rendezvous_.entry(generation, 0).inlined, id.size());
+  std::memcpy(id.data(), rendezvous_.records().entry(generation, 0).inlined, id.size());
   return id;
 }
 
 Status Generations::propose(uint32_t generation, const Status& error, absl::Time limit) const {
-  if (others_ == nullptr || rendezvous_.is_finished(generation)) return error;
+  if (others_ == nullptr || rendezvous_.records().is_finished(generation)) return error;
   return others_->propose(generation, error, limit);
 }
 
@@ -88,7 +90,7 @@ void Generations::end(uint32_t generation, const Status& error, absl::Time limit
 }
 
 void Generations::lose(uint32_t generation, const Status& reason) {
-  rendezvous_.settle_at_once(generation, Rendezvous::From::kRunning, reason);
+  host::settle_at_once(rendezvous_.records(), generation, Rendezvous::From::kRunning, reason);
 }
 
 }  // namespace tessera::nccl

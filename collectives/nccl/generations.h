@@ -39,12 +39,12 @@ class Generations {
   // all. Errors as of Rendezvous::open().
   static StatusOr<Generations> open(host::HostLink& link, std::vector<host::GroupMember> here,
                                     std::shared_ptr<OtherHosts> others);
-  // The same generations without a handle of the block (Rendezvous::view()).
-  Generations view() const { return Generations(rendezvous_.view(), others_); }
+  // The same generations without a handle of the block.
+  Generations view() const { return Generations(host::Rendezvous(rendezvous_.records()), others_); }
 
   // The members on all hosts.
   int num_members() const {
-    return others_ == nullptr ? rendezvous_.size() : others_->num_members();
+    return others_ == nullptr ? rendezvous_.records().size() : others_->num_members();
   }
 
   // Blocks until all members of this host have arrived: the unique id of the generation. `member`:
@@ -52,7 +52,9 @@ class Generations {
   StatusOr<UniqueId> meet(const Label& label, int member, uint32_t generation,
                           absl::FunctionRef<StatusOr<UniqueId>()> make, absl::Time deadline);
   // Whether there is a verdict, for a generation at which all of this host have arrived.
-  bool is_failed(uint32_t generation) const { return rendezvous_.is_finished(generation); }
+  bool is_failed(uint32_t generation) const {
+    return rendezvous_.records().is_finished(generation);
+  }
   // Makes `error` the verdict of all hosts, unless there is one; the verdict. Waits for the
   // coordinator until `limit`, and for a client that has begun to settle the verdict. Before any
   // member of this host has arrived it is this host's verdict alone.
@@ -67,7 +69,8 @@ class Generations {
   void leave(uint32_t generation) { rendezvous_.acknowledge(generation); }
   // Whether all members of this host have left it.
   bool have_all_left(uint32_t generation) {
-    return rendezvous_.wait_free(generation + rendezvous_.num_records(), absl::InfinitePast());
+    return rendezvous_.wait_free(generation + rendezvous_.records().num_records(),
+                                 absl::InfinitePast());
   }
 
  private:

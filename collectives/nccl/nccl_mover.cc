@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "collectives/host/rendezvous_texts.h"
+#include "collectives/host/verdicts.h"
 #include "device/cuda/kernels.h"
 #include "device/memory_pool.h"
 
@@ -243,7 +244,7 @@ Status NcclMover::meet_for_memory(const Label& label, int member, int64_t sent_b
                                    .start = steady_now(),
                                    .deadline = deadline};
   const auto meet = [&]() -> Status {
-    if (!memory_.wait_free(seq, deadline)) return host::describe_missing(memory_, op);
+    if (!memory_.wait_free(seq, deadline)) return host::describe_missing(memory_.records(), op);
     Packing& packing = packing_[member];
     if (packing.sent == nullptr || packing.sent->size_bytes() < sent_bytes) {
       packing.sent = nullptr;
@@ -257,7 +258,7 @@ Status NcclMover::meet_for_memory(const Label& label, int member, int64_t sent_b
       }
       packing.sent = *std::move(sent);
     }
-    host::MemberEntry& entry = memory_.entry(seq, member);
+    host::MemberEntry& entry = memory_.records().entry(seq, member);
     entry.signature = {};
     label.copy_to(absl::MakeSpan(entry.label));
     TESSERA_RETURN_IF_ERROR(memory_.arrive(op));
@@ -265,7 +266,7 @@ Status NcclMover::meet_for_memory(const Label& label, int member, int64_t sent_b
   };
   const Status met = meet();
   if (met.ok()) {
-    memory_.leave(seq, member);
+    memory_.records().leave(seq, member);
   } else {
     memory_.acknowledge(seq);
   }
@@ -440,7 +441,8 @@ void NcclMover::lose(const Status& reason) {
   for (const Rank& rank : ranks_) {
     if (rank.communicator != nullptr) rank.communicator->set_member_lost();
     if (rank.met_for_memory != 0) {
-      memory_.settle_at_once(rank.met_for_memory, host::Rendezvous::From::kOpen, reason);
+      host::settle_at_once(memory_.records(), rank.met_for_memory, host::Rendezvous::From::kOpen,
+                           reason);
     }
     if (rank.generation == 0) continue;
     generations_.lose(rank.generation, reason);

@@ -138,7 +138,7 @@ TEST_F(WatchTest, ALossDoesNotWaitForASettlerThatIsStopped) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const host::Rendezvous records,
       host::Rendezvous::open(link(), members, /*num_records=*/4, /*salt=*/2));
-  host::OpRecord& record = reinterpret_cast<host::OpRecord*>(&records.entry(1, 0))[-1];
+  host::OpRecord& record = reinterpret_cast<host::OpRecord*>(&records.records().entry(1, 0))[-1];
   record.state = host::State{.seq = 1, .phase = host::Phase::kSettling, .settler = 2}.pack();
   generations.lose(1, absl::UnavailableError("client 2 is lost"));
   generations.end(1, absl::UnavailableError("a link broke"), steady_now());

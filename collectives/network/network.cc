@@ -14,7 +14,6 @@ namespace tessera::network {
 namespace {
 
 using host::GroupMember;
-using host::Rendezvous;
 
 // The name that letters have which are of no group.
 constexpr uint64_t kOfNoGroup = 0;
@@ -24,8 +23,8 @@ constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
 
 // An operation of a group of one host: no other client has to know its name.
 RunId id_of(const host::OperationWait& wait) {
-  const std::vector<uint64_t> place = {static_cast<uint64_t>(wait.group->leader_client()),
-                                       wait.group->block_offset(), wait.group->generation()};
+  const std::vector<uint64_t> place = {static_cast<uint64_t>(wait.group.id().leader_client),
+                                       wait.group.id().offset, wait.group.id().generation};
   return {stable_hash(absl::MakeConstSpan(place)), wait.seq};
 }
 
@@ -169,11 +168,11 @@ std::optional<LocalWait> Network::wait_of(const GroupMember& device) {
     // itself.
     std::lock_guard<std::mutex> lock(groups_mutex_);
     for (const auto& [_, group] : groups_) {
-      if (group->has_part(*found->group)) return std::nullopt;
+      if (group->has_part(found->group)) return std::nullopt;
     }
   }
   std::vector<int> ids;
-  for (const GroupMember& member : found->group->members()) ids.push_back(member.device_id);
+  for (const GroupMember& member : found->group.members()) ids.push_back(member.device_id);
   LocalWait wait = {.wait = {.device = device.device_id,
                              .run = id_of(*found),
                              .spans_hosts = false,
@@ -267,7 +266,7 @@ void Network::read(const Letter& letter) {
 std::optional<GroupWait> Network::awaited(const host::OperationWait& wait) {
   std::lock_guard<std::mutex> lock(groups_mutex_);
   for (const auto& [_, group] : groups_) {
-    if (group->has_part(*wait.group)) return group->awaited_in(wait.seq);
+    if (group->has_part(wait.group)) return group->awaited_in(wait.seq);
   }
   return std::nullopt;
 }

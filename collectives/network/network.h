@@ -23,6 +23,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/host/conflicts.h"
+#include "collectives/host/group_records.h"
 #include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/network/letters.h"
@@ -53,7 +54,7 @@ class WaitingGroup {
   // Whether a device of this client has arrived in the run, which may be over.
   virtual bool has_arrived(int device, uint32_t seq) = 0;
   // Whether the group on this host is that of the members of this group which are here.
-  virtual bool has_part(const host::Rendezvous& on_host) const = 0;
+  virtual bool has_part(const host::GroupRecords& on_host) const = 0;
   // Takes `next` where the device waits in the run, and calls it when the run has its verdict.
   // `is_held`: the device begins nothing else until release(), for five seconds at most.
   virtual void end(const DeviceWait& wait, const Status& error, bool is_held,

@@ -32,7 +32,7 @@ host::Room Postings::room_for(size_t num_members, absl::Span<const host::GroupMe
 
 Postings::Postings(host::Rendezvous& rendezvous, const Places& places,
                    absl::Span<const host::GroupMember> members, int own_client)
-    : rendezvous_(rendezvous), places_(places), mail_(rendezvous) {
+    : rendezvous_(rendezvous), places_(places), mail_(rendezvous.records()) {
   for (int host = 0; host < static_cast<int>(places.by_host().size()); ++host) {
     const int first = members[places.by_host()[host][0]].client_id;
     if (host != places.here()) {
@@ -61,7 +61,7 @@ void Postings::pass_on(uint32_t seq, absl::Span<const std::byte> letter, Board& 
 }
 
 void Postings::post(uint32_t seq, Board& board) {
-  if (board.to_post.empty() || !rendezvous_.is_next(seq)) return;
+  if (board.to_post.empty() || !rendezvous_.records().is_next(seq)) return;
   // There is room for one entry of each member. A run that is over has no reader.
   mail_.post(seq, board.to_post);
   board.to_post.clear();

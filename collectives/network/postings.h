@@ -21,7 +21,7 @@
 //   2. what the receiving client has noted is posted, at the latest when it arrives in the run. It
 //      posts nothing of a run whose record has gone on.
 //
-// A view of the Rendezvous of the members here, which must outlive it. Not thread-safe, except
+// Refers to the Rendezvous of the members here, which must outlive it. Not thread-safe, except
 // put() and take().
 #ifndef TESSERA_COLLECTIVES_NETWORK_POSTINGS_H_
 #define TESSERA_COLLECTIVES_NETWORK_POSTINGS_H_

@@ -45,7 +45,8 @@ Status SpanMove::find_members() {
       const int index = span_.places.local_index(m);
       member = (*here)[index];
       // A member may write its result in place while others still read its input.
-      if (run_.is_inlined()) member.in = span_.rendezvous().entry(run_.op.seq, index).inlined;
+      if (run_.is_inlined())
+        member.in = span_.rendezvous().records().entry(run_.op.seq, index).inlined;
     } else {
       const Board::Entry& entry = board.entries.at(m);
       member.in_count = entry.in_count;

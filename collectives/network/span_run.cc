@@ -157,13 +157,13 @@ Status SpanRun::meet(Status own) {
   TESSERA_RETURN_IF_ERROR(rendezvous.arrive(op));
   TESSERA_RETURN_IF_ERROR(tell_arrival(encoded));
   TESSERA_RETURN_IF_ERROR(wait_for_entries());
-  if (!rendezvous.all_arrived(op.seq)) {
+  if (!rendezvous.records().all_arrived(op.seq)) {
     TESSERA_RETURN_IF_ERROR(wait_here([&](absl::Time until) {
       return rendezvous.wait_all_arrived(op.seq, until, news().has_news);
     }));
   }
   // Where it has failed: until the client that settles it has said why.
-  return wait([&](Board&) { return rendezvous.all_arrived(op.seq); });
+  return wait([&](Board&) { return rendezvous.records().all_arrived(op.seq); });
 }
 
 Status SpanRun::check_own(Status& own) {
@@ -180,7 +180,7 @@ Status SpanRun::check_own(Status& own) {
 
 std::vector<std::byte> SpanRun::fill_entry(Status own) {
   own.Update(fill());
-  MemberEntry& entry = span().rendezvous().entry(op.seq, op.member);
+  MemberEntry& entry = span().rendezvous().records().entry(op.seq, op.member);
   if (own.ok() && is_inlined() && in_bytes() > 0) {
     std::memcpy(entry.inlined, arguments().in, in_bytes());
   }
@@ -205,7 +205,7 @@ bool SpanRun::note_arrival() {
 }
 
 std::vector<std::byte> SpanRun::encode_entry(const Status& own) const {
-  const MemberEntry& entry = span().rendezvous().entry(op.seq, member());
+  const MemberEntry& entry = span().rendezvous().records().entry(op.seq, member());
   // A record keeps the detail of an earlier run.
   const absl::string_view detail(entry.detail,
                                  has_detail() ? strnlen(entry.detail, host::kDetailBytes) : 0);
@@ -240,7 +240,7 @@ Status SpanRun::tell_arrival(const std::vector<std::byte>& encoded) {
     for (const int client : span().others) send_entry(client, Letter::Kind::kEntry, 0, encoded);
   } else if (span().group.size() == 1) {
     send_to_receivers(encoded);
-  } else if (span().rendezvous().all_arrived(op.seq) || has_looked) {
+  } else if (span().rendezvous().records().all_arrived(op.seq) || has_looked) {
     // The last member here sends for all. Where one is late, the others do not wait for it for
     // long.
     send_arrivals();
@@ -282,7 +282,7 @@ Status SpanRun::wait_for_own_letters() {
 
 bool SpanRun::agree() {
   for (int index = 0; index < span().group.size(); ++index) {
-    const MemberEntry& entry = span().rendezvous().entry(op.seq, index);
+    const MemberEntry& entry = span().rendezvous().records().entry(op.seq, index);
     if (entry.signature != op.signature || !read_error(entry).ok()) return false;
   }
   std::lock_guard<std::mutex> lock(span().mutex);
@@ -292,7 +292,7 @@ bool SpanRun::agree() {
 
 Status SpanRun::compare_entries() {
   const Rendezvous& rendezvous = span().rendezvous();
-  const std::vector<bool> here = rendezvous.arrivals(op.seq);
+  const std::vector<bool> here = rendezvous.records().arrivals(op.seq);
   std::vector<host::Statement> statements;
   Status error;
   {
@@ -302,8 +302,8 @@ Status SpanRun::compare_entries() {
       if (span().places.is_here(m)) {
         const int index = span().places.local_index(m);
         if (!here[index]) continue;
-        const MemberEntry& entry = rendezvous.entry(op.seq, index);
-        statements.push_back(host::statement_of(rendezvous, index, entry));
+        const MemberEntry& entry = rendezvous.records().entry(op.seq, index);
+        statements.push_back(host::statement_of(rendezvous.records(), index, entry));
         if (entry.label_size == 0) statements.back().label.clear();
         error.Update(read_error(entry));
       } else if (const auto it = board.entries.find(m); it != board.entries.end()) {
@@ -348,7 +348,7 @@ void SpanRun::end_late(host::DeviceActivity::Kind, absl::Time called, absl::Time
 }
 
 void SpanRun::retire() {
-  span().rendezvous().leave(op.seq, member());
+  span().rendezvous().records().leave(op.seq, member());
   span().meetings.set_done(member(), op.seq);
   std::optional<RunNews::Ending> ending;
   {

@@ -39,7 +39,8 @@ constexpr std::byte kIsOver{2};  // here, so its entry or the verdict is on the 
 SpanRuns::SpanRuns(host::HostResources& resources, std::shared_ptr<Network> network,
                    std::vector<GroupMember> members, bool is_for_messages,
                    std::unique_ptr<host::DeviceMover> device_mover, Rendezvous rendezvous)
-    : HostGroup(resources, {rendezvous.members().begin(), rendezvous.members().end()},
+    : HostGroup(resources,
+                {rendezvous.records().members().begin(), rendezvous.records().members().end()},
                 std::move(device_mover), std::move(members)),
       span_(*this, std::move(network), is_for_messages, std::move(rendezvous)) {
   span_.network->letters.set_reader(span_.name, [this](Letter letter) { read(std::move(letter)); });

@@ -88,16 +88,16 @@ void SpanState::send_to_others(const Letter& letter) const {
 
 bool SpanState::differ_here(uint32_t seq, const Signature& call) {
   // A settled run has its error already.
-  if (!rendezvous().all_arrived(seq)) return false;
+  if (!rendezvous().records().all_arrived(seq)) return false;
   for (int index = 0; index < group.size(); ++index) {
-    if (rendezvous().entry(seq, index).signature != call) return true;
+    if (rendezvous().records().entry(seq, index).signature != call) return true;
   }
   return false;
 }
 
 bool SpanState::all_came(uint32_t seq) {
   std::lock_guard<std::mutex> lock(mutex);
-  return have_all_come(boards.at(seq)) && rendezvous().all_arrived(seq);
+  return have_all_come(boards.at(seq)) && rendezvous().records().all_arrived(seq);
 }
 
 SpanState::Verdict SpanState::decide(uint32_t seq, const Signature& call, const Status& error,
@@ -135,7 +135,7 @@ std::optional<LocalWait> SpanState::wait_of(int device) {
   if (run == nullptr) return std::nullopt;
   const Board& board = boards.at(run->seq);
   if (board.verdict.has_value()) return std::nullopt;
-  const std::vector<bool> here = rendezvous().arrivals(run->seq);
+  const std::vector<bool> here = rendezvous().records().arrivals(run->seq);
   std::vector<int> missing;
   for (int m = 0; m < num_members(); ++m) {
     if (!has_come(m, here, board)) missing.push_back(group.all_members()[m].device_id);
@@ -202,7 +202,7 @@ void SpanState::connection_is_up(int client) {
 
 GroupWait SpanState::awaited_in(uint32_t seq) {
   GroupWait wait = {group.all_members(), std::vector<bool>(num_members()), false};
-  const std::vector<bool> here = rendezvous().arrivals(seq);
+  const std::vector<bool> here = rendezvous().records().arrivals(seq);
   std::lock_guard<std::mutex> lock(mutex);
   const Board* const board = boards.find(seq);
   if (board == nullptr || board->verdict.has_value()) return wait;
@@ -271,7 +271,7 @@ void SpanState::wake_all() {
 
 void SpanState::nudge(RunNews& run) {
   run.has_news.store(true, std::memory_order_seq_cst);
-  rendezvous().nudge(run.seq);
+  rendezvous().records().record(run.seq).wake();
 }
 
 void SpanState::nudge_runs(uint32_t seq) {

@@ -123,8 +123,8 @@ class SpanState final : public WaitingGroup {
 
   std::optional<LocalWait> wait_of(int device) override;
   bool has_arrived(int device, uint32_t seq) override;
-  bool has_part(const host::Rendezvous& on_host) const override {
-    return meetings.rendezvous().is_of_same_group(on_host);
+  bool has_part(const host::GroupRecords& on_host) const override {
+    return meetings.rendezvous().records().id() == on_host.id();
   }
   void end(const DeviceWait& wait, const Status& error, bool is_held,
            std::function<void()>& next) override;

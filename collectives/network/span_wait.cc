@@ -243,7 +243,7 @@ std::optional<Status> SpanWait::failure() {
   }
   if (verdict.has_value()) return settle_here(*verdict);
   // A member on this host has failed, or was found to wait in a circle.
-  if (!span_.rendezvous().has_result(op.seq)) return std::nullopt;
+  if (!span_.rendezvous().records().has_result(op.seq)) return std::nullopt;
   const Status settled = settle_running(VerdictKind::kError, Status());
   return settled.ok() ? settled : propose(settled);
 }
@@ -305,7 +305,7 @@ Status SpanWait::end_at_deadline(absl::Time start, absl::Time deadline) {
 
 Status SpanWait::missing(absl::Time start, absl::Time deadline) {
   const host::HostLink& link = span_.group.resources().link();
-  const std::vector<bool> here = span_.rendezvous().arrivals(op.seq);
+  const std::vector<bool> here = span_.rendezvous().records().arrivals(op.seq);
   std::vector<bool> arrived(span_.num_members());
   {
     std::lock_guard<std::mutex> lock(span_.mutex);
@@ -385,7 +385,7 @@ void SpanWait::look_for_circles() {
     if (span_.network->links().are_up(span_.others)) send_arrivals();
     // As for a wait on one host: the last member of a circle sees what the others wait in.
     host::Rendezvous& rendezvous = span_.rendezvous();
-    if (rendezvous.is_open(op.seq)) host::check_conflicts(rendezvous, op);
+    if (rendezvous.records().is_open(op.seq)) host::check_conflicts(rendezvous.records(), op);
     std::string shown = label();
     const bool differs_here = span_.differ_here(op.seq, op.signature);
     std::lock_guard<std::mutex> lock(span_.mutex);
@@ -400,12 +400,13 @@ void SpanWait::look_for_circles() {
 // A barrier on this host that waits elsewhere. The coordinator finds one on another host.
 void SpanWait::end_same_name() {
   if (op.name_hash == 0) return;
-  const std::optional<host::OperationWait> other = host::find_same_name(span_.rendezvous(), op);
+  const std::optional<host::OperationWait> other =
+      host::find_same_name(span_.rendezvous().records(), op);
   if (!other.has_value()) return;
   std::optional<LocalWait> own = span_.wait_of(span_.group.all_members()[position()].device_id);
   if (!own.has_value()) return;
   std::vector<int> ids;
-  for (const GroupMember& member : other->group->members()) ids.push_back(member.device_id);
+  for (const GroupMember& member : other->group.members()) ids.push_back(member.device_id);
   DeviceWait theirs = {.device = other->device.device_id,
                        .run = {},
                        .spans_hosts = false,

@@ -19,7 +19,6 @@ namespace tessera {
 
 using host::DeviceActivity;
 using host::GroupMember;
-using host::Rendezvous;
 
 DeviceWaits::DeviceWaits(host::HostLink& link, network::Network* network)
     : link_(link), network_(network) {
@@ -115,8 +114,8 @@ std::vector<GroupMember> DeviceWaits::find_ends(absl::Span<const GroupMember> aw
     if (!wait.has_value() && named.insert(device.client_id).second) ends.push_back(device);
     if (!wait.has_value()) continue;
     const std::vector<bool> missing = wait->awaited().members;
-    for (int m = 0; m < wait->group->size(); ++m) {
-      const GroupMember& member = wait->group->members()[m];
+    for (int m = 0; m < wait->group.size(); ++m) {
+      const GroupMember& member = wait->group.members()[m];
       if (missing[m] && visited.insert(member.device_id).second) next.push_back(member);
     }
   }
@@ -131,7 +130,7 @@ DeviceWaits::Group DeviceWaits::find_awaited(const host::OperationWait& wait) {
     if (is_known) return {span->members, span->awaited, span->all_arrived};
   }
   const host::OperationWait::Awaited here = wait.awaited();
-  const absl::Span<const GroupMember> members = wait.group->members();
+  const absl::Span<const GroupMember> members = wait.group.members();
   return {{members.begin(), members.end()}, here.members, here.all_arrived};
 }
 

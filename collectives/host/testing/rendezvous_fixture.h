@@ -69,16 +69,18 @@ class RendezvousTest : public ::testing::Test {
   }
 
   Status arrive(uint32_t seq, int member, const Signature& signature = kSum) {
-    group_->entry(seq, member).signature = signature;
+    group_->records().entry(seq, member).signature = signature;
     return group_->arrive(op(seq, member));
   }
-  OpRecord& record(uint32_t seq) { return reinterpret_cast<OpRecord*>(&group_->entry(seq, 0))[-1]; }
+  OpRecord& record(uint32_t seq) {
+    return reinterpret_cast<OpRecord*>(&group_->records().entry(seq, 0))[-1];
+  }
   // Puts the group into the state after operation `last`, which all members have finished.
   void have_finished(uint32_t last) {
     for (uint32_t seq = last, i = 0; i < kRecords; ++i, seq = seq_before(seq, 1)) {
-      const auto n = static_cast<uint32_t>(group_->size());
+      const auto n = static_cast<uint32_t>(group_->records().size());
       record(seq).state = State{.seq = seq, .finished = n, .phase = Phase::kRunning}.pack();
-      for (uint32_t m = 0; m < n; ++m) group_->entry(seq, static_cast<int>(m)).seq = seq;
+      for (uint32_t m = 0; m < n; ++m) group_->records().entry(seq, static_cast<int>(m)).seq = seq;
     }
   }
   Status wait_and_finish(uint32_t seq, int member) {
