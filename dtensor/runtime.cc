@@ -25,6 +25,7 @@
 #include "dtensor/run_before_exit.h"
 #include "dtensor/taken_streams.h"
 #include "job/coordinator/connect_coordinator.h"
+#include "job/cluster/job_environment.h"
 #include "job/environment/environment.h"
 #include "job/environment/host.h"
 #include "job/environment/job_token.h"

@@ -13,7 +13,7 @@
 //
 // The resolvers are functions of their arguments: they read no variable but by the lookup, no file
 // and no network. Any thread may call them. GPUs are not looked at, and no variable is set. Which
-// of the environments Client::connect() reads by itself is in job/environment/environment.h; cases
+// of the environments Client::connect() reads by itself is in job_environment.h; cases
 // with known results are in tests/facts/cluster.md.
 //
 // TESSERA_COORDINATOR, host:port of client 0, wins over the address that slurm(), torchrun() and

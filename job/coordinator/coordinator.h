@@ -36,28 +36,12 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
+#include "job/environment/member_info.h"
 
 namespace tessera {
 
 struct CircleStep;   // device_wait.h
 struct WaitsReport;  // the same
-
-// A client's description of itself when it registers.
-struct MemberInfo {
-  int client_id = 0;
-  std::string host;          // name of the host
-  std::string host_id;       // equal for two clients iff they are on one host (host.h)
-  int64_t pid = 0;           // as the client sees it
-  uint64_t incarnation = 0;  // random; tells a restarted client from its predecessor
-  int num_local_devices = 0;
-  std::string device_type;  // "cpu" or "cuda"
-  std::string arithmetic;   // what its CPU can compute with (Arithmetic::to_string())
-  // Which Tessera it says that it is; empty: build_text(). Unknown for other clients.
-  std::string build;
-
-  // "client 2 (host-b, pid 4711)".
-  std::string to_string() const;
-};
 
 // The Unavailable of a client, as "client 2 (host-b, pid 4711)", whose process or connections have
 // ended. On the host of that client the kernel tells of it, elsewhere the coordinator, and where

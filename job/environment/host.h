@@ -10,7 +10,7 @@
 
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "job/coordinator/coordinator.h"
+#include "job/environment/member_info.h"
 
 namespace tessera {
 
