@@ -41,6 +41,11 @@ std::chrono::steady_clock::time_point to_chrono_steady(absl::Time time) {
   return std::chrono::steady_clock::time_point(to_chrono(time - absl::UnixEpoch()));
 }
 
+int poll_timeout_ms(absl::Duration left) {
+  const absl::Duration bounded = std::clamp(left, absl::ZeroDuration(), absl::Hours(1));
+  return static_cast<int>(absl::ToInt64Milliseconds(bounded + absl::Microseconds(999)));
+}
+
 std::chrono::system_clock::time_point to_chrono_wall(absl::Time time) {
   return std::chrono::system_clock::now() +
          std::chrono::duration_cast<std::chrono::system_clock::duration>(

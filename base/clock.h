@@ -29,6 +29,8 @@ absl::Duration coarse_tick();  // 1 to 10 ms
 
 // For std::condition_variable::wait_until(). A time beyond what std::chrono holds is its last one.
 std::chrono::steady_clock::time_point to_chrono_steady(absl::Time time);
+// For poll(2): milliseconds, rounded up, from 0 to those of an hour.
+int poll_timeout_ms(absl::Duration left);
 // For gRPC: the wall-clock time that is as far away now as `time` is.
 std::chrono::system_clock::time_point to_chrono_wall(absl::Time time);
 

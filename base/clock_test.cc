@@ -52,5 +52,13 @@ TEST(ClockTest, TimesWithoutEndAreFarAway) {
   EXPECT_LT(to_chrono_wall(absl::InfinitePast()), std::chrono::system_clock::now() - year);
 }
 
+TEST(ClockTest, TimeoutOfPollIsRoundedUpAndAtMostAnHour) {
+  EXPECT_EQ(poll_timeout_ms(absl::InfiniteDuration()), 3'600'000);
+  EXPECT_EQ(poll_timeout_ms(absl::Microseconds(1001)), 2);
+  EXPECT_EQ(poll_timeout_ms(absl::Milliseconds(1)), 1);
+  EXPECT_EQ(poll_timeout_ms(absl::ZeroDuration()), 0);
+  EXPECT_EQ(poll_timeout_ms(-absl::Seconds(1)), 0);
+}
+
 }  // namespace
 }  // namespace tessera

@@ -17,4 +17,10 @@ Status failed_call(const NeededCall& call, int error, Status otherwise) {
                    " or later, and a sandbox (seccomp, gVisor) that allows the call"));
 }
 
+Status no_resource(absl::string_view what) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("cannot make ", what, ": ", std::strerror(errno),
+                   "; start fewer clients or raise the limit (ulimit -n, ulimit -u)"));
+}
+
 }  // namespace tessera

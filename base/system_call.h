@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Errors of system calls that this kernel lacks, or that a sandbox forbids.
+// Errors of system calls: those that a resource of the host ends, and those that this kernel lacks
+// or a sandbox forbids.
 #ifndef TESSERA_BASE_SYSTEM_CALL_H_
 #define TESSERA_BASE_SYSTEM_CALL_H_
 
@@ -23,6 +24,9 @@ inline constexpr NeededCall kPidfdOpen = {"pidfd_open", "Linux 5.3",
 // `otherwise`, unless the call failed with ENOSYS or EPERM: then Unimplemented, which names what
 // the system refuses and what Tessera needs.
 Status failed_call(const NeededCall& call, int error, Status otherwise);
+
+// ResourceExhausted, by errno: "cannot make a pipe: Too many open files; start fewer clients ...".
+Status no_resource(absl::string_view what);
 
 }  // namespace tessera
 

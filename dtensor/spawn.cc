@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/exception_status.h"
+#include "base/system_call.h"
 #include "dtensor/client_hooks.h"
 #include "job/coordinator/coordinator_server.h"
 #include "job/environment/file_descriptor.h"
@@ -147,10 +148,7 @@ bool read_reports(std::vector<Child>& children, absl::Time deadline) {
   }
   int ready;
   do {
-    const absl::Duration left =
-        std::clamp(deadline - steady_now(), absl::ZeroDuration(), absl::Hours(1));
-    const timespec timeout = absl::ToTimespec(left);
-    ready = ppoll(waiting.data(), waiting.size(), &timeout, nullptr);
+    ready = poll(waiting.data(), waiting.size(), poll_timeout_ms(deadline - steady_now()));
   } while (ready <= 0 && steady_now() < deadline);
   for (size_t k = 0; k < reporting.size() && ready > 0; ++k) {
     if (waiting[2 * k].revents != 0) {
@@ -229,11 +227,6 @@ Status wait_for_all(std::vector<Child>& children) {
                             : absl::OkStatus();
 }
 
-Status no_resource(absl::string_view what) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("spawn cannot make ", what, ": ", std::strerror(errno)));
-}
-
 // Forks one more client, which runs `main` with the pipe to report to; it does not return.
 Status start_child(std::vector<Child>& children, absl::FunctionRef<void(int report)> main) {
   int pipe_ends[2];
@@ -245,7 +238,7 @@ Status start_child(std::vector<Child>& children, absl::FunctionRef<void(int repo
     children.clear();  // closes the pipes of the clients before this one
     main(write_end.get());
   };
-  TESSERA_ASSIGN_OR_RETURN(Process process, Process::start(body, no_resource));
+  TESSERA_ASSIGN_OR_RETURN(Process process, Process::start(body));
   fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
   const pid_t pid = process.pid();
   children.push_back({.process = std::move(process), .pid = pid, .report = std::move(read_end)});

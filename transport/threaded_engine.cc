@@ -7,11 +7,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <cstring>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -27,6 +25,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fork_guard.h"
+#include "base/system_call.h"
 #include "base/thread.h"
 #include "job/environment/file_descriptor.h"
 #include "transport/offers.h"
@@ -141,8 +140,7 @@ Status ThreadedEngine::start() {
   for (FileDescriptor* const event : {&thread_event_, &waiter_event_}) {
     *event = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (event->is_open()) continue;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot make an event for an engine: ", std::strerror(errno)));
+    return no_resource("an event for an engine");
   }
   TESSERA_ASSIGN_OR_RETURN(
       thread_, start_thread(absl::StrCat("the ", settings_.name, " engine"), [this] { run(); }));

@@ -189,11 +189,7 @@ void Listener::serve() {
         for (const FileDescriptor& socket : sockets_) polled.push_back({socket.get(), POLLIN, 0});
       }
     }
-    const int64_t wait_ms = absl::ToInt64Milliseconds(next - steady_now());
-    const int timeout_ms = next == absl::InfiniteFuture()
-                               ? -1
-                               : static_cast<int>(std::clamp<int64_t>(wait_ms + 1, 0, 60'000));
-    if (poll(polled.data(), polled.size(), timeout_ms) <= 0) continue;
+    if (poll(polled.data(), polled.size(), poll_timeout_ms(next - steady_now())) <= 0) continue;
     uint64_t count;
     (void)!read(wake_.get(), &count, sizeof count);
     for (const FileDescriptor& socket : sockets_) {

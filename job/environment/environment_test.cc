@@ -21,7 +21,6 @@ using testing::lookup_of;
 using testing::StatusIs;
 using ::testing::ValuesIn;
 using testing::Variables;
-using testing::with;
 
 StatusOr<JobTimes> read_times(const Variables& variables, const JobTimeOverrides& overrides = {}) {
   return read_job_times(overrides, lookup_of(variables));

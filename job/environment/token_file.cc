@@ -240,8 +240,7 @@ StatusOr<std::string> await_token(const std::string& address, absl::Time deadlin
           "same secret on all clients"));
     }
     pollfd waiting = {watch.get(), POLLIN, 0};
-    poll(&waiting, watch.is_open() ? 1 : 0,
-         static_cast<int>(absl::ToInt64Milliseconds(std::min(left, longest_wait))) + 1);
+    poll(&waiting, watch.is_open() ? 1 : 0, poll_timeout_ms(std::min(left, longest_wait)));
     char events[4096];
     while (watch.is_open() && read(watch.get(), events, sizeof events) > 0) {
     }

@@ -18,17 +18,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/system_call.h"
 #include "base/text.h"
 #include "job/launcher/status_channel.h"
 
 namespace tessera {
 namespace {
-
-Status no_resource(absl::string_view what) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("cannot make ", what, ": ", std::strerror(errno),
-                   "; start fewer clients or raise the limit (ulimit -n, ulimit -u)"));
-}
 
 struct Pipe {
   FileDescriptor read_end;
@@ -154,8 +149,7 @@ StatusOr<ChildProcess> ChildProcess::start(const std::vector<std::string>& comma
       .status_fd = status.write_end.get(),
       .exec_error_fd = exec_error.write_end.get(),
   };
-  TESSERA_ASSIGN_OR_RETURN(Process process,
-                           Process::start([&plan] { exec_child(plan); }, no_resource));
+  TESSERA_ASSIGN_OR_RETURN(Process process, Process::start([&plan] { exec_child(plan); }));
   ChildProcess child(std::move(process));
   // Also here: the launcher may signal the group before the child has run at all.
   if (!child.is_reaped()) setpgid(child.pid(), child.pid());

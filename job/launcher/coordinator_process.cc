@@ -7,7 +7,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -18,17 +17,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/system_call.h"
 
 namespace tessera {
 namespace {
 
 // How long the service may take to tell all clients that it is over; it takes a second at most.
 constexpr int kEndTimeMs = 5000;
-
-Status no_resource(absl::string_view what) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("cannot make ", what, " for the coordinator: ", std::strerror(errno)));
-}
 
 // The child's message once it listens, or cannot: the code of the Status, then its message.
 void write_result(int fd, const Status& status) {
@@ -48,13 +43,10 @@ Status read_result(int fd, absl::Time deadline) {
   char buffer[1024];
   ssize_t count;
   do {
-    const absl::Duration left =
-        std::clamp(deadline - steady_now(), absl::ZeroDuration(), absl::Hours(1));
     pollfd readable = {fd, POLLIN, 0};
-    const auto left_ms =
-        static_cast<int>(absl::ToInt64Milliseconds(left + absl::Microseconds(999)));
     count = -1;
-    if (poll(&readable, 1, left_ms) == 1) count = read(fd, buffer, sizeof buffer);
+    if (poll(&readable, 1, poll_timeout_ms(deadline - steady_now())) == 1)
+      count = read(fd, buffer, sizeof buffer);
     if (count > 0) bytes.append(buffer, static_cast<size_t>(count));
     if (count < 0 && steady_now() >= deadline) {
       return absl::DeadlineExceededError("the process of the coordinator did not say by then");
@@ -122,12 +114,14 @@ void close_files(int kept_fd) {
 // Two connected sockets, neither of which has the number of a standard stream: those may be closed.
 Status make_channel(FileDescriptor& of_parent, FileDescriptor& of_child) {
   int fds[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) return no_resource("a socket");
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
+    return no_resource("a socket for the coordinator");
   const FileDescriptor first(fds[0]);
   const FileDescriptor second(fds[1]);
   of_parent = FileDescriptor(fcntl(first.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
   of_child = FileDescriptor(fcntl(second.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
-  return of_parent.is_open() && of_child.is_open() ? absl::OkStatus() : no_resource("a socket");
+  return of_parent.is_open() && of_child.is_open() ? absl::OkStatus()
+                                                   : no_resource("a socket for the coordinator");
 }
 
 }  // namespace
@@ -138,8 +132,8 @@ StatusOr<CoordinatorProcess> CoordinatorProcess::start(const CoordinatorServerOp
   FileDescriptor of_parent;
   FileDescriptor of_child;
   TESSERA_RETURN_IF_ERROR(make_channel(of_parent, of_child));
-  TESSERA_ASSIGN_OR_RETURN(
-      Process child, Process::start([&] { serve(of_child.get(), options, group); }, no_resource));
+  TESSERA_ASSIGN_OR_RETURN(Process child,
+                           Process::start([&] { serve(of_child.get(), options, group); }));
   CoordinatorProcess process(std::move(child), std::move(of_parent));
   of_child.close();
   const Status started = read_result(process.channel_.get(), deadline);

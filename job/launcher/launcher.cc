@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -23,6 +22,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/system_call.h"
 #include "base/text.h"
 #include "job/environment/file_descriptor.h"
 #include "job/environment/host.h"
@@ -46,10 +47,6 @@ constexpr absl::Duration kDrainTime = absl::Seconds(1);
 constexpr absl::Duration kCoordinatorTimeout = absl::Seconds(60);  // until it listens
 constexpr absl::Duration kHostTime = absl::Seconds(5);  // from the end of a job to that of its ssh
 constexpr size_t kReadBytes = size_t{64} << 10;
-
-Status system_error(absl::string_view what) {
-  return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(errno)));
-}
 
 // Wall-clock times that never step back: two failures keep their order.
 class Clock {
@@ -172,7 +169,7 @@ Status Job::set_up() {
   int fd = 0;
   while (fd <= STDERR_FILENO) {
     fd = open("/dev/null", O_RDWR);
-    if (fd < 0) return system_error("cannot open /dev/null");
+    if (fd < 0) return no_resource("a descriptor of /dev/null");
   }
   close(fd);
 
@@ -188,7 +185,7 @@ Status Job::set_up() {
   TESSERA_ASSIGN_OR_RETURN(master_port_, ReservedPort::create());
   job_deadline_ = clock_.start() + options_.timeout;
   exits_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-  if (!exits_.is_open()) return system_error("cannot make an epoll set");
+  if (!exits_.is_open()) return no_resource("an epoll set");
   std::error_code error;
   if (!options_.log_dir.empty() &&
       (std::filesystem::create_directories(options_.log_dir, error), error)) {
@@ -220,7 +217,7 @@ Status Job::set_up_signals() {
   // An ignored SIGCHLD is inherited through exec, and the kernel then forgets how clients ended.
   signal(SIGCHLD, SIG_DFL);
   signals_ = FileDescriptor(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals_.is_open()) return system_error("cannot make a signalfd");
+  if (!signals_.is_open()) return no_resource("a signalfd");
   return absl::OkStatus();
 }
 
@@ -325,7 +322,7 @@ Status Job::add_process(ChildProcess process, ClientEnd end) {
   event.events = EPOLLIN;
   event.data.ptr = &client;
   if (epoll_ctl(exits_.get(), EPOLL_CTL_ADD, client.process.pidfd(), &event) != 0) {
-    return system_error("cannot watch the client");
+    return no_resource("a watch of the client");
   }
   return absl::OkStatus();
 }
@@ -358,9 +355,7 @@ void Job::poll_once() {
     sources.push_back({client.get(), nullptr});
   }
 
-  const absl::Duration wait =
-      std::clamp(next_deadline() - clock_.now(), absl::ZeroDuration(), absl::Hours(1));
-  const auto wait_ms = static_cast<int>(absl::ToInt64Milliseconds(wait + absl::Microseconds(999)));
+  const int wait_ms = poll_timeout_ms(next_deadline() - clock_.now());
   if (poll(fds.data(), fds.size(), wait_ms) > 0) {
     for (size_t i = 0; i < sources.size(); ++i) {
       if (fds[first_source + i].revents == 0) continue;

@@ -13,8 +13,7 @@
 
 namespace tessera {
 
-StatusOr<Process> Process::start(absl::FunctionRef<void()> body,
-                                 absl::FunctionRef<Status(absl::string_view what)> no_resource) {
+StatusOr<Process> Process::start(absl::FunctionRef<void()> body) {
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return no_resource("a process");

@@ -21,7 +21,6 @@
 #include <utility>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "job/environment/file_descriptor.h"
 #include "job/launcher/exit_status.h"
@@ -30,11 +29,10 @@ namespace tessera {
 
 class Process {
  public:
-  // `no_resource("a process")` is the error where there is none left, by errno. `body` runs in the
-  // child; where it returns, the child exits with code 1. Unimplemented: the system has no pidfds.
-  // Where this process ignores SIGCHLD the result may be reaped already.
-  static StatusOr<Process> start(absl::FunctionRef<void()> body,
-                                 absl::FunctionRef<Status(absl::string_view what)> no_resource);
+  // `body` runs in the child; where it returns, the child exits with code 1. ResourceExhausted: the
+  // host has no process left. Unimplemented: the system has no pidfds. Where this process ignores
+  // SIGCHLD the result may be reaped already.
+  static StatusOr<Process> start(absl::FunctionRef<void()> body);
 
   Process() = default;
   Process(Process&&) = default;

@@ -12,12 +12,10 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <ctime>
 #include <deque>
 #include <exception>
@@ -31,6 +29,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/system_call.h"
 #include "base/text.h"
 #include "base/thread.h"
 #include "job/environment/file_descriptor.h"
@@ -336,10 +335,7 @@ class GlooCarrier : public network::Carrier {
 Status GlooCarrier::open_device() {
   if (device_ != nullptr) return absl::OkStatus();
   event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event_.is_open()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot make an event for Gloo: ", std::strerror(errno)));
-  }
+  if (!event_.is_open()) return no_resource("an event for Gloo");
   TESSERA_ASSIGN_OR_RETURN(const CreateDevice create_device, load(options_.library));
   transport::tcp::attr attributes;
   attributes.iface = options_.interface;
