@@ -11,9 +11,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "mesh/mesh.h"
 
 namespace tessera {
+
+class Mesh;  // mesh.h
 
 // Thread-safe.
 class MeshRuntime {
