@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// What tessera_run refuses, and the environment that it gives to a client.
+#include "job/launcher/launch_options.h"
+
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -19,7 +16,6 @@
 #include "base/text.h"
 #include "job/environment/address.h"
 #include "job/environment/launch_form.h"
-#include "job/launcher/launcher.h"
 
 namespace tessera {
 namespace {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What tessera_run refuses, with each message and exit code, and its help.
+#include "job/launcher/launch_options.h"
+
 #include <cstdlib>
 #include <functional>
 #include <ostream>
@@ -11,7 +13,6 @@
 #include "absl/time/time.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/launcher/launcher.h"
 #include "job/testing/launcher_run.h"
 #include "tests/support/matchers.h"
 

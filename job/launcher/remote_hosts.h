@@ -16,7 +16,7 @@
 
 #include "base/status.h"
 #include "job/environment/file_descriptor.h"
-#include "job/launcher/launcher.h"
+#include "job/launcher/launch_options.h"
 
 namespace tessera {
 
