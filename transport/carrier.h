@@ -27,6 +27,7 @@
 
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "transport/connections.h"
 
 namespace tessera::network {
 
@@ -58,10 +59,9 @@ class Carrier {
 
   virtual ~Carrier() = default;
 
-  // For open() of that client: one word, a blank, the place of this client for messages. The same
-  // until close().
+  // The text of the Address for open() of that client. The same until close().
   virtual StatusOr<std::string> offer(int client) = 0;
-  virtual Status open(int client, const std::string& peer_offer) = 0;
+  virtual Status open(int client, const Address& peer) = 0;
   // Whether a packet may be sent now.
   virtual bool has_room(int client) const = 0;
   // Also without room, for the last packet before close().

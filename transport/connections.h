@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Connections: the work of an engine, which is connections, messages, and their ends. Each library
-// below implements it; ThreadedEngine (threaded_engine.h) makes an Engine of it.
-//
-// The states of one client, seen from this one:
-//
-//   none --offer()--> offered --meet()--> meeting --both ends are there--> connected
-//                        ^                   |                                |
-//                        +-------------------+---- cut(), or found broken ----+
-//
-// An offer is an address and the number of the connection. Each end makes an offer for number n and
-// reads the peer's offer for number n; the coordinator carries them. An offer stays valid until the
-// connection is made.
+// Connections: what an engine needs of a library: connections, messages, and their ends. UCX
+// implements it, and PacketConnections for libraries that move packets. ConnectionStates
+// (connection_states.h) decides when a client is connected, and ThreadedEngine makes an Engine of
+// both.
 //
 // Used by one thread at a time: the thread that has the engine's work.
 #ifndef TESSERA_TRANSPORT_CONNECTIONS_H_
@@ -25,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "transport/engine.h"
@@ -57,30 +50,47 @@ struct Operation {
   Status forced_end;  // the result where it is an error, whatever the library says
 };
 
+// Where a client takes messages, as its engine says.
+struct Address {
+  std::string word;   // the library's own, without blanks
+  std::string place;  // for messages: "10.0.0.7 (interface "eth0")"
+
+  // "WORD PLACE".
+  static Address parse(const std::string& text);
+};
+
+// The Internal of a receive for which a message of another size has arrived.
+Status wrong_size(const std::string& sender, const Operation& receive, absl::string_view size);
+
 class Connections {
  public:
+  // Is told of connections, inside of open(), start() or progress().
+  class Site {
+   public:
+    // The connection that open() has begun is there, in both directions.
+    virtual void opened(int client) = 0;
+    // The connection is broken, or its other end has closed it. Closes it; not called inside of
+    // start().
+    virtual void broken(int client, const Status& reason) = 0;
+
+   protected:
+    ~Site() = default;
+  };
+
   virtual ~Connections() = default;
 
-  // Starts the first operation of `from`, or ends it where the client is not connected.
+  // The text by which a client opens its end of connection `number` to this one: that of an
+  // Address. The same until close().
+  virtual StatusOr<std::string> offer(int client, uint64_t number) = 0;
+  // Opens this end of the connection that was offered last. An error leaves it offered.
+  virtual Status open(int client, const Address& peer) = 0;
+  // Starts the first operation of `from`. Its client is connected.
   virtual void start(Operation::List& from) = 0;
-
-  struct Offer {
-    bool is_connected = false;  // then the rest is unset
-    uint64_t number = 0;        // of the connection
-    uint64_t num_cuts = 0;      // tells meet() of a cut since
-    std::string text;           // for the peer's meet(): one word, a blank, the place for messages
-  };
-  // This client's offer to a client for their next connection.
-  virtual StatusOr<Offer> offer(int client) = 0;
-  // Connects by the peer's offer of the same number. `done` is called when the connection is made
-  // or has failed; several calls may wait for one connection.
-  virtual void meet(int client, const Offer& own, const std::string& peer_text,
-                    Engine::Done done) = 0;
-
-  // As Engine::cut().
-  virtual void cut(int client, const Status& reason) = 0;
-  // Cuts all. Nothing of the library uses memory of operations afterwards.
-  virtual void end(const Status& reason) = 0;
+  // Takes back the offer, closes the connection if it was opened, without regard to the peer, and
+  // ends its operations with `reason`.
+  virtual void close(int client, const Status& reason) = 0;
+  // After close() of all. Nothing of the library uses memory of operations afterwards.
+  virtual void end() = 0;
   // In a forked child: leaves all objects of the library as they are, for they are the parent's.
   virtual void abandon() = 0;
 

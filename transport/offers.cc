@@ -76,11 +76,6 @@ StatusOr<std::vector<std::string>> gather(Coordinator& coordinator, const std::s
 
 }  // namespace
 
-std::string place_of(const std::string& offer) {
-  const std::pair<std::string, std::string> parts = absl::StrSplit(offer, absl::MaxSplits(' ', 1));
-  return parts.second;
-}
-
 Status exchange_offers(Coordinator& coordinator, const std::string& engine,
                        std::vector<OfferExchange>& exchanges, absl::Time deadline) {
   const auto key_of = [](int from, int to, uint64_t number) {
@@ -99,8 +94,9 @@ Status exchange_offers(Coordinator& coordinator, const std::string& engine,
         key_of(exchange.client, own, exchange.offer.number), exchange.client, deadline);
     if (!text.ok()) {
       const std::string peer = coordinator.members()[exchange.client].to_string();
-      first.Update(with_context(text.status(), absl::StrCat("connecting to ", peer, " from ",
-                                                            place_of(exchange.offer.text))));
+      first.Update(
+          with_context(text.status(), absl::StrCat("connecting to ", peer, " from ",
+                                                   Address::parse(exchange.offer.text).place)));
       continue;
     }
     StatusOr<std::string> offer = take_offer(coordinator, engine, exchange.client, *text);

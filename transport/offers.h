@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How clients tell each other, by the coordinator's key-value space, where their engines take
-// messages (Connections::offer()).
+// messages (ConnectionStates::offer()).
 //
 //   exchange_offers()            for each pair two calls of each end
 //   exchange_through_client_0()  at the start of a job: each client gives client 0 one text, which
@@ -20,18 +20,15 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "job/coordinator/coordinator.h"
-#include "transport/connections.h"
+#include "transport/connection_states.h"
 
 namespace tessera::network {
 
 struct OfferExchange {
   int client = 0;
-  Connections::Offer offer;  // of this client
-  std::string peer_text;     // of the other one; empty: not there yet
+  Offer offer;            // of this client
+  std::string peer_text;  // of the other one; empty: not there yet
 };
-
-// The part of an offer after its first word.
-std::string place_of(const std::string& offer);
 
 // Fills in the texts that are not there yet. The first error, with the rest filled in as far as
 // possible: InvalidArgument where the engines differ; else those of Coordinator::get().

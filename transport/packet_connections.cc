@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 
 namespace tessera::network {
 
@@ -20,15 +19,12 @@ struct PacketConnections::Head {
 };
 
 PacketConnections::PacketConnections(const Coordinator& coordinator,
-                                     std::unique_ptr<Carrier> carrier, Engine::LostListener lost)
-    : coordinator_(coordinator), carrier_(std::move(carrier)), lost_(std::move(lost)) {}
+                                     std::unique_ptr<Carrier> carrier, Site& site)
+    : coordinator_(coordinator), carrier_(std::move(carrier)), site_(site) {}
 
 PacketConnections::Peer& PacketConnections::peer_of(int client) {
   const auto [it, added] = peers_.try_emplace(client);
-  if (added) {
-    it->second.client = client;
-    it->second.status = not_connected(client);
-  }
+  if (added) it->second.client = client;
   return it->second;
 }
 
@@ -36,41 +32,22 @@ std::string PacketConnections::name_of(int client) const {
   return coordinator_.members()[client].to_string();
 }
 
-Status PacketConnections::not_connected(int client) const {
-  return absl::FailedPreconditionError(absl::StrCat("not connected to ", name_of(client)));
-}
-
 // --- Connecting. Neither end waits for a greeting: both have read what the other offers.
 
-StatusOr<Connections::Offer> PacketConnections::offer(int client) {
-  TESSERA_RETURN_IF_ERROR(end_);
-  Peer& peer = peer_of(client);
-  Offer offer;
-  offer.is_connected = peer.state == State::kConnected;
-  if (offer.is_connected) return offer;
-  TESSERA_ASSIGN_OR_RETURN(offer.text, carrier_->offer(client));
-  if (!absl::IsFailedPrecondition(peer.status)) peer.status = not_connected(client);
-  peer.state = State::kOffered;
-  offer.number = peer.number;
-  offer.num_cuts = peer.num_cuts;
-  return offer;
+StatusOr<std::string> PacketConnections::offer(int client, uint64_t number) {
+  TESSERA_ASSIGN_OR_RETURN(std::string text, carrier_->offer(client));
+  peer_of(client).number = number;
+  return text;
 }
 
-void PacketConnections::meet(int client, const Offer& own, const std::string& peer_text,
-                             Engine::Done done) {
-  if (!end_.ok()) return done(end_);
+Status PacketConnections::open(int client, const Address& peer_address) {
+  const Status opened = carrier_->open(client, peer_address);
+  if (!opened.ok()) return with_context(opened, absl::StrCat("connecting to ", name_of(client)));
   Peer& peer = peer_of(client);
-  if (peer.num_cuts != own.num_cuts) return done(peer.status);
-  if (peer.state != State::kConnected) {
-    const Status opened = carrier_->open(client, peer_text);
-    if (!opened.ok())
-      return done(with_context(opened, absl::StrCat("connecting to ", name_of(client))));
-    const std::pair<std::string, std::string> parts =
-        absl::StrSplit(peer_text, absl::MaxSplits(' ', 1));
-    peer.place = parts.second;
-    peer.state = State::kConnected;
-  }
-  done(absl::OkStatus());
+  peer.place = peer_address.place;
+  peer.is_open = true;
+  site_.opened(client);
+  return absl::OkStatus();
 }
 
 // --- Sends.
@@ -78,7 +55,6 @@ void PacketConnections::meet(int client, const Offer& own, const std::string& pe
 void PacketConnections::start(Operation::List& from) {
   Operation& operation = from.front();
   Peer& peer = peer_of(operation.client);
-  if (peer.state != State::kConnected) return finish(from, end_.ok() ? peer.status : end_);
   if (operation.direction == Direction::kReceive) return start_receive(peer, from);
   peer.sends.splice(peer.sends.end(), from, from.begin());
   sending_.insert(peer.client);
@@ -119,13 +95,6 @@ bool PacketConnections::pump(Peer& peer) {
 
 // --- Receives.
 
-Status PacketConnections::wrong_size(const Peer& peer, const Operation& receive,
-                                     size_t size) const {
-  return absl::InternalError(absl::StrCat("a message of ", name_of(peer.client), " with tag ",
-                                          receive.tag, " has ", size, " bytes, its receive ",
-                                          receive.num_bytes));
-}
-
 // The first message that is stored under the tag is its own; else it waits for the next.
 void PacketConnections::start_receive(Peer& peer, Operation::List& from) {
   Operation& operation = from.front();
@@ -138,7 +107,9 @@ void PacketConnections::start_receive(Peer& peer, Operation::List& from) {
   Stored& stored = found->second.front();
   const bool fits = stored.size == operation.num_bytes;
   const bool is_unfinished = peer.incoming.has_value() && peer.incoming->store == &stored;
-  const Status status = fits ? absl::OkStatus() : wrong_size(peer, operation, stored.size);
+  const Status status =
+      fits ? absl::OkStatus()
+           : wrong_size(name_of(peer.client), operation, absl::StrCat(stored.size));
   if (fits && !stored.bytes.empty()) {
     std::memcpy(operation.bytes, stored.bytes.data(), stored.bytes.size());
   }
@@ -159,12 +130,12 @@ void PacketConnections::arrived(const Packet& packet) {
   if (head.receiver_incarnation != self.incarnation) return;
   if (head.sender >= static_cast<uint32_t>(coordinator_.num_clients())) return;
   Peer& peer = peer_of(static_cast<int>(head.sender));
-  if (head.connection != peer.number || peer.state == State::kNone) return;
+  if (head.connection != peer.number) return;
   if (head.is_cut == 1) {
-    return lose(peer.client, absl::UnavailableError(absl::StrCat(
-                                 "the connection to ", name_of(peer.client),
-                                 peer.place.empty() ? "" : absl::StrCat(" at ", peer.place),
-                                 " was closed by its other end")));
+    return site_.broken(peer.client, absl::UnavailableError(absl::StrCat(
+                                         "the connection to ", name_of(peer.client),
+                                         peer.place.empty() ? "" : absl::StrCat(" at ", peer.place),
+                                         " was closed by its other end")));
   }
   if (!peer.incoming.has_value()) begin(peer, head);
   // Bytes after the end of the message are the carrier's.
@@ -189,7 +160,8 @@ void PacketConnections::begin(Peer& peer, const Head& head) {
   receive.splice(receive.begin(), found->second, found->second.begin());
   if (found->second.empty()) peer.receives.erase(found);
   if (receive.front().num_bytes != head.size) {
-    return finish(receive, wrong_size(peer, receive.front(), head.size));
+    return finish(receive,
+                  wrong_size(name_of(peer.client), receive.front(), absl::StrCat(head.size)));
   }
   peer.filling.splice(peer.filling.begin(), receive);
   incoming.target = &peer.filling.front();
@@ -216,55 +188,31 @@ void PacketConnections::finish(Operation::List& list, const Status& status) {
   ended.front().done(status);
 }
 
-void PacketConnections::cut(int client, const Status& reason) {
-  Peer& peer = peer_of(client);
-  if (peer.state == State::kConnected) {
-    close(peer, reason);
-  } else if (absl::IsFailedPrecondition(peer.status)) {  // else the first reason counts
-    peer.status = reason;
-    ++peer.num_cuts;
-  }
-}
-
 void PacketConnections::broken(int client, const Status& reason) {
-  lose(client,
-       with_context(reason, absl::StrCat("the connection to ", name_of(client), " is broken")));
+  site_.broken(client, with_context(reason, absl::StrCat("the connection to ", name_of(client),
+                                                         " is broken")));
 }
 
-void PacketConnections::lose(int client, const Status& reason) {
-  if (close(peer_of(client), reason)) lost_(client, reason);
-}
-
-bool PacketConnections::close(Peer& peer, const Status& reason) {
-  const bool was_connected = peer.state == State::kConnected;
-  if (was_connected) {
+void PacketConnections::close(int client, const Status& reason) {
+  Peer& peer = peer_of(client);
+  if (std::exchange(peer.is_open, false)) {
     Head head = head_of(peer);
     head.is_cut = 1;
     Packet packet = Packet::of_size(sizeof head);
     std::memcpy(packet.bytes.get(), &head, sizeof head);
-    carrier_->send(peer.client, std::move(packet));
-    carrier_->close(peer.client);
+    carrier_->send(client, std::move(packet));
+    carrier_->close(client);
   }
-  peer.status = reason;
-  ++peer.num_cuts;
-  ++peer.number;
-  peer.state = State::kNone;
+  peer.number = 0;
   peer.incoming.reset();
   peer.stored.clear();
-  sending_.erase(peer.client);
+  sending_.erase(client);
   Operation::List ended = std::move(peer.sends);
   ended.splice(ended.end(), peer.filling);
   for (auto& [tag, receives] : std::exchange(peer.receives, {})) {
     ended.splice(ended.end(), receives);
   }
   while (!ended.empty()) finish(ended, reason);
-  return was_connected;
-}
-
-void PacketConnections::end(const Status& reason) {
-  end_ = reason;
-  for (auto& [client, peer] : peers_) cut(client, reason);
-  carrier_->end();
 }
 
 void PacketConnections::abandon() {

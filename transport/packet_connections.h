@@ -14,7 +14,7 @@
 //   2. A packet of another connection than the present one, or of another incarnation of this
 //      client, is dropped. The number of a connection is known before a peer can send on it: it is
 //      accepted from the offer on.
-//   3. A cut sends a last packet that says so; the peer then cuts too.
+//   3. close() sends a last packet that says so; the peer then closes too.
 //   4. An operation is in exactly one list of its peer: sends, receives of a tag, or filling.
 //
 // Used by one thread at a time, as Connections.
@@ -45,14 +45,14 @@ namespace tessera::network {
 
 class PacketConnections : public Connections, private Carrier::Sink {
  public:
-  PacketConnections(const Coordinator& coordinator, std::unique_ptr<Carrier> carrier,
-                    Engine::LostListener lost);
+  // `site` must outlive it.
+  PacketConnections(const Coordinator& coordinator, std::unique_ptr<Carrier> carrier, Site& site);
 
+  StatusOr<std::string> offer(int client, uint64_t number) override;
+  Status open(int client, const Address& peer) override;
   void start(Operation::List& from) override;
-  StatusOr<Offer> offer(int client) override;
-  void meet(int client, const Offer& own, const std::string& peer_text, Engine::Done done) override;
-  void cut(int client, const Status& reason) override;
-  void end(const Status& reason) override;
+  void close(int client, const Status& reason) override;
+  void end() override { carrier_->end(); }
   void abandon() override;
   bool progress() override;
   bool arm() override { return true; }
@@ -62,7 +62,6 @@ class PacketConnections : public Connections, private Carrier::Sink {
   absl::Duration longest_sleep() const override { return carrier_->longest_sleep(); }
 
  private:
-  enum class State { kNone, kOffered, kConnected };
   // A message that arrived before its receive, or a part of it.
   struct Stored {
     size_t size = 0;
@@ -78,10 +77,8 @@ class PacketConnections : public Connections, private Carrier::Sink {
   };
   struct Peer {
     int client = 0;
-    State state = State::kNone;
-    uint64_t number = 1;  // of the next connection, or the present one
-    uint64_t num_cuts = 0;
-    Status status;      // unless connected: how operations end
+    uint64_t number = 0;  // of the connection, from its offer to its end; else 0
+    bool is_open = false;
     std::string place;  // the peer's own words for its address
     Operation::List sends;
     std::map<Tag, Operation::List> receives;
@@ -93,7 +90,6 @@ class PacketConnections : public Connections, private Carrier::Sink {
 
   Peer& peer_of(int client);
   std::string name_of(int client) const;
-  Status not_connected(int client) const;
   Head head_of(const Peer& peer) const;
 
   void start_receive(Peer& peer, Operation::List& from);
@@ -101,22 +97,17 @@ class PacketConnections : public Connections, private Carrier::Sink {
   bool pump(Peer& peer);
   void begin(Peer& peer, const Head& head);
   void take(Peer& peer, absl::Span<const std::byte> bytes);
-  Status wrong_size(const Peer& peer, const Operation& receive, size_t size) const;
   // Removes the operation at the front of the list, and ends it.
   static void finish(Operation::List& list, const Status& status);
-  void lose(int client, const Status& reason);
-  // As cut(), also where nothing is open. Returns whether the peer was connected.
-  bool close(Peer& peer, const Status& reason);
 
   void arrived(const Packet& packet) override;
   void broken(int client, const Status& reason) override;
 
   const Coordinator& coordinator_;
   const std::unique_ptr<Carrier> carrier_;
-  const Engine::LostListener lost_;
+  Site& site_;
   std::map<int, Peer> peers_;
   std::set<int> sending_;  // clients whose `sends` is not empty
-  Status end_;             // why everything fails, after end()
 };
 
 }  // namespace tessera::network

@@ -44,9 +44,8 @@ class ThreadedEngine : public Engine {
                  const MakeConnections& make_connections)
       : coordinator_(coordinator),
         settings_(std::move(settings)),
-        connections_(make_connections(
-            coordinator, [this](int client, const Status& reason) { tell_lost(client, reason); })) {
-  }
+        states_(coordinator, make_connections,
+                [this](int client, const Status& reason) { tell_lost(client, reason); }) {}
   ~ThreadedEngine() override;
 
   Status start();
@@ -131,8 +130,8 @@ class ThreadedEngine : public Engine {
   std::mutex listener_mutex_;  // held while the listener runs
   LostListener listener_;
 
-  std::mutex stop_mutex_;                           // guards the join
-  const std::unique_ptr<Connections> connections_;  // of the thread that has the work
+  std::mutex stop_mutex_;    // guards the join
+  ConnectionStates states_;  // of the thread that has the work
   Thread thread_;
 };
 
@@ -152,7 +151,7 @@ ThreadedEngine::~ThreadedEngine() {
     // The thread is not in this process, so it can be neither joined nor detached: what stands for
     // it is leaked. The library's objects stay as they are: they are the parent's.
     (void)new Thread(std::move(thread_));
-    connections_->abandon();
+    states_.abandon();
     return;
   }
   stop();
@@ -256,7 +255,7 @@ void ThreadedEngine::work_until(const Wait& wait, absl::Time end) {
       if (!queue_.empty() || should_stop_ || wait.is_over) continue;
       waiter_sleeps_ = true;
     }
-    poll_for(descriptors, std::min(left, connections_->longest_sleep()));
+    poll_for(descriptors, std::min(left, states_.library().longest_sleep()));
     std::lock_guard<std::mutex> lock(mutex_);
     waiter_sleeps_ = false;
   }
@@ -268,8 +267,7 @@ void ThreadedEngine::cut(int client, const Status& reason) {
   TESSERA_CHECK(!reason.ok(), "the reason of a cut is an error");
   const Status unavailable =
       absl::IsUnavailable(reason) ? reason : absl::UnavailableError(reason.message());
-  Submission submission =
-      Task([this, client, unavailable] { connections_->cut(client, unavailable); });
+  Submission submission = Task([this, client, unavailable] { states_.cut(client, unavailable); });
   enqueue(submission);
 }
 
@@ -323,7 +321,7 @@ Status ThreadedEngine::connect(absl::Span<const int> clients, absl::Time deadlin
   Status error;
   const bool is_running = run_on_thread([&] {
     for (const int client : clients) {
-      StatusOr<Connections::Offer> offer = connections_->offer(client);
+      StatusOr<Offer> offer = states_.offer(client);
       if (!offer.ok()) {
         error = offer.status();
         return;
@@ -348,12 +346,12 @@ Status ThreadedEngine::connect(absl::Span<const int> clients, absl::Time deadlin
   meetings->results.resize(attempts.size());
   const bool still_running = run_on_thread([&] {
     for (size_t i = 0; i < attempts.size(); ++i) {
-      connections_->meet(attempts[i].client, attempts[i].offer, attempts[i].peer_text,
-                         [meetings, i](const Status& status) {
-                           std::lock_guard<std::mutex> lock(meetings->mutex);
-                           meetings->results[i] = status;
-                           meetings->changed.notify_all();
-                         });
+      states_.meet(attempts[i].client, attempts[i].offer, attempts[i].peer_text,
+                   [meetings, i](const Status& status) {
+                     std::lock_guard<std::mutex> lock(meetings->mutex);
+                     meetings->results[i] = status;
+                     meetings->changed.notify_all();
+                   });
     }
   });
   if (!still_running) return stopped();
@@ -363,10 +361,10 @@ Status ThreadedEngine::connect(absl::Span<const int> clients, absl::Time deadlin
                        [](const auto& result) { return result.has_value(); });
   });
   for (size_t i = 0; i < attempts.size() && error.ok(); ++i) {
-    error = meetings->results[i].value_or(absl::DeadlineExceededError(
-        absl::StrCat(coordinator_.members()[attempts[i].client].to_string(), " at ",
-                     place_of(attempts[i].peer_text), " does not answer on the connection from ",
-                     place_of(attempts[i].offer.text))));
+    error = meetings->results[i].value_or(absl::DeadlineExceededError(absl::StrCat(
+        coordinator_.members()[attempts[i].client].to_string(), " at ",
+        Address::parse(attempts[i].peer_text).place, " does not answer on the connection from ",
+        Address::parse(attempts[i].offer.text).place)));
   }
   return error;
 }
@@ -378,7 +376,7 @@ void ThreadedEngine::run() {
   while (take_work()) {
     worker_ = std::this_thread::get_id();
     const bool may_sleep = !step() && prepare_sleep(thread_event_, descriptors);
-    const absl::Duration longest = connections_->longest_sleep();
+    const absl::Duration longest = states_.library().longest_sleep();
     worker_ = std::thread::id();
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -415,7 +413,7 @@ bool ThreadedEngine::take_work() {
 
 bool ThreadedEngine::step() {
   const bool any = take_submissions();
-  return connections_->progress() || any;
+  return states_.library().progress() || any;
 }
 
 bool ThreadedEngine::take_submissions() {
@@ -429,7 +427,7 @@ bool ThreadedEngine::take_submissions() {
     if (auto* const task = std::get_if<Task>(&taken.front())) {
       (*task)();
     } else {
-      connections_->start(std::get<Operation::List>(taken.front()));
+      states_.start(std::get<Operation::List>(taken.front()));
     }
   }
   return any;
@@ -437,15 +435,15 @@ bool ThreadedEngine::take_submissions() {
 
 bool ThreadedEngine::prepare_sleep(const FileDescriptor& event, std::vector<pollfd>& descriptors) {
   const auto has_work = [this] {
-    if (connections_->progress()) return true;
+    if (states_.library().progress()) return true;
     std::lock_guard<std::mutex> lock(mutex_);
     return !queue_.empty() || should_stop_;
   };
   const WaitPolicy policy = settings_.wait_policy;
   if (policy.spins + policy.yields > 0 && wait_briefly(policy, has_work)) return false;
-  if (!connections_->arm()) return false;
+  if (!states_.library().arm()) return false;
   descriptors.assign(1, {.fd = event.get(), .events = POLLIN, .revents = 0});
-  connections_->append_descriptors(descriptors);
+  states_.library().append_descriptors(descriptors);
   return true;
 }
 
@@ -458,7 +456,7 @@ void ThreadedEngine::poll_for(std::vector<pollfd>& descriptors, absl::Duration l
 }
 
 void ThreadedEngine::end() {
-  connections_->end(stopped());
+  states_.end(stopped());
   // Operations submitted by these callbacks end too; tasks find no connection.
   for (;;) {
     if (take_submissions()) continue;

@@ -14,21 +14,16 @@
 #ifndef TESSERA_TRANSPORT_THREADED_ENGINE_H_
 #define TESSERA_TRANSPORT_THREADED_ENGINE_H_
 
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "base/status.h"
 #include "base/wait_policy.h"
 #include "job/coordinator/coordinator.h"
-#include "transport/connections.h"
+#include "transport/connection_states.h"
 #include "transport/engine.h"
 
 namespace tessera::network {
-
-// Makes the Connections; they call `lost` as Engine::LostListener, from progress().
-using MakeConnections =
-    std::function<std::unique_ptr<Connections>(const Coordinator&, Engine::LostListener lost)>;
 
 struct EngineSettings {
   std::string name;  // of the library, one word of small letters

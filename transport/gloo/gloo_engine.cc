@@ -27,7 +27,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/system_call.h"
 #include "base/text.h"
@@ -42,7 +41,7 @@ namespace {
 
 using network::kMostPacketBytes;
 using network::Packet;
-namespace transport = ::gloo::transport;
+namespace lib = ::gloo::transport;
 
 // Packets of each direction that are under way with one client at a time.
 constexpr size_t kMostUnderWay = 4;
@@ -84,7 +83,7 @@ Status guarded(Call call) {
 }
 
 // The one function that is called by its name; all others are virtual.
-using CreateDevice = decltype(&transport::tcp::CreateDevice);
+using CreateDevice = decltype(&lib::tcp::CreateDevice);
 
 StatusOr<CreateDevice> load(const std::string& name) {
   void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -101,7 +100,7 @@ StatusOr<CreateDevice> load(const std::string& name) {
 
 struct Transfer {
   Packet packet;
-  std::unique_ptr<transport::UnboundBuffer> buffer = {};  // ends before its memory
+  std::unique_ptr<lib::UnboundBuffer> buffer = {};  // ends before its memory
 };
 
 // A pair of Gloo's, from its offer on. Gloo says of a buffer only to a thread that waits what it
@@ -111,13 +110,13 @@ class Line {
  public:
   // Listens for the peer, which has rank `peer_rank` of two. `event`, which must outlive it, is
   // written to when there is something to take, or room again.
-  static StatusOr<std::unique_ptr<Line>> create(transport::Device& device, int peer_rank,
+  static StatusOr<std::unique_ptr<Line>> create(lib::Device& device, int peer_rank,
                                                 const FileDescriptor& event);
   Line(const Line&) = delete;
   // Without regard to the peer. Afterwards nothing of Gloo uses the packets.
   ~Line();
 
-  const transport::Address& address() const { return pair_->address(); }
+  const lib::Address& address() const { return pair_->address(); }
   // Starts to connect. At most once.
   Status open(std::vector<char> peer_address);
   bool has_room() const;
@@ -135,12 +134,12 @@ class Line {
   Status send_all();
   StatusOr<Transfer> post_receive(uint64_t number);
   // Waits for what Gloo does with the buffer.
-  Status wait(transport::UnboundBuffer& buffer, transport::UnboundBuffer*& waiting,
-              bool (transport::UnboundBuffer::*wait)());
+  Status wait(lib::UnboundBuffer& buffer, lib::UnboundBuffer*& waiting,
+              bool (lib::UnboundBuffer::*wait)());
 
   const FileDescriptor& event_;
-  std::shared_ptr<transport::Context> context_;
-  transport::Pair* pair_ = nullptr;  // the context's
+  std::shared_ptr<lib::Context> context_;
+  lib::Pair* pair_ = nullptr;  // the context's
   int peer_rank_ = 0;
   std::vector<char> peer_address_;
   Thread receiver_;
@@ -153,11 +152,11 @@ class Line {
   Status error_;
   std::deque<Packet> to_send_;
   std::vector<Packet> arrived_;
-  transport::UnboundBuffer* in_receive_ = nullptr;  // what the threads wait for
-  transport::UnboundBuffer* in_send_ = nullptr;
+  lib::UnboundBuffer* in_receive_ = nullptr;  // what the threads wait for
+  lib::UnboundBuffer* in_send_ = nullptr;
 };
 
-StatusOr<std::unique_ptr<Line>> Line::create(transport::Device& device, int peer_rank,
+StatusOr<std::unique_ptr<Line>> Line::create(lib::Device& device, int peer_rank,
                                              const FileDescriptor& event) {
   std::unique_ptr<Line> line(new Line(event));
   line->peer_rank_ = peer_rank;
@@ -209,8 +208,8 @@ Status Line::open(std::vector<char> peer_address) {
   return start("what goes to another host", sender_, &Line::send_all);
 }
 
-Status Line::wait(transport::UnboundBuffer& buffer, transport::UnboundBuffer*& waiting,
-                  bool (transport::UnboundBuffer::*wait)()) {
+Status Line::wait(lib::UnboundBuffer& buffer, lib::UnboundBuffer*& waiting,
+                  bool (lib::UnboundBuffer::*wait)()) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     TESSERA_RETURN_IF_ERROR(error_);
@@ -248,7 +247,7 @@ Status Line::receive_all() {
     posted.push_back(std::move(transfer));
     if (posted.size() < kMostUnderWay) continue;
     TESSERA_RETURN_IF_ERROR(
-        wait(*posted.front().buffer, in_receive_, &transport::UnboundBuffer::waitRecv));
+        wait(*posted.front().buffer, in_receive_, &lib::UnboundBuffer::waitRecv));
     posted.front().buffer.reset();
     std::lock_guard<std::mutex> lock(mutex_);
     arrived_.push_back(std::move(posted.front().packet));
@@ -273,7 +272,7 @@ Status Line::send_all() {
           context_->createUnboundBuffer(transfer.packet.bytes.get(), transfer.packet.num_bytes);
       transfer.buffer->send(peer_rank_, number);
     }));
-    TESSERA_RETURN_IF_ERROR(wait(*transfer.buffer, in_send_, &transport::UnboundBuffer::waitSend));
+    TESSERA_RETURN_IF_ERROR(wait(*transfer.buffer, in_send_, &lib::UnboundBuffer::waitSend));
   }
 }
 
@@ -301,7 +300,7 @@ class GlooCarrier : public network::Carrier {
       : coordinator_(coordinator), options_(std::move(options)) {}
 
   StatusOr<std::string> offer(int client) override;
-  Status open(int client, const std::string& peer_offer) override;
+  Status open(int client, const network::Address& peer) override;
   bool has_room(int client) const override {
     const auto found = lines_.find(client);
     return found != lines_.end() && found->second->has_room();
@@ -327,7 +326,7 @@ class GlooCarrier : public network::Carrier {
 
   const Coordinator& coordinator_;
   const GlooOptions options_;
-  std::shared_ptr<transport::Device> device_;   // null before the first offer
+  std::shared_ptr<lib::Device> device_;         // null before the first offer
   FileDescriptor event_;                        // that of the lines; open as long as the device is
   std::map<int, std::unique_ptr<Line>> lines_;  // by client
 };
@@ -337,7 +336,7 @@ Status GlooCarrier::open_device() {
   event_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event_.is_open()) return no_resource("an event for Gloo");
   TESSERA_ASSIGN_OR_RETURN(const CreateDevice create_device, load(options_.library));
-  transport::tcp::attr attributes;
+  lib::tcp::attr attributes;
   attributes.iface = options_.interface;
   const WithoutSigpipe guard;  // of Gloo's thread too
   const Status opened = guarded([&] { device_ = create_device(attributes); });
@@ -359,15 +358,13 @@ StatusOr<std::string> GlooCarrier::offer(int client) {
         Line::create(*device_, client > coordinator_.client_id() ? 1 : 0, event_));
     found = lines_.emplace(client, std::move(line)).first;
   }
-  const transport::Address& address = found->second->address();
+  const lib::Address& address = found->second->address();
   const std::vector<char> bytes = address.bytes();
   return absl::StrCat(absl::BytesToHexString({bytes.data(), bytes.size()}), " ", address.str());
 }
 
-Status GlooCarrier::open(int client, const std::string& peer_offer) {
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(peer_offer, absl::MaxSplits(' ', 1));
-  const std::string address = absl::HexStringToBytes(parts.first);
+Status GlooCarrier::open(int client, const network::Address& peer) {
+  const std::string address = absl::HexStringToBytes(peer.word);
   const Status opened = lines_.at(client)->open({address.begin(), address.end()});
   if (!opened.ok()) close(client);
   return opened;
@@ -396,10 +393,9 @@ bool GlooCarrier::progress(Sink& sink) {
 StatusOr<std::unique_ptr<network::Engine>> make_gloo_engine(Coordinator& coordinator,
                                                             GlooOptions options) {
   return network::make_threaded_engine(
-      coordinator, {.name = "gloo"},
-      [&](const Coordinator& job, network::Engine::LostListener lost) {
+      coordinator, {.name = "gloo"}, [&](const Coordinator& job, network::Connections::Site& site) {
         return std::make_unique<network::PacketConnections>(
-            job, std::make_unique<GlooCarrier>(job, std::move(options)), std::move(lost));
+            job, std::make_unique<GlooCarrier>(job, std::move(options)), site);
       });
 }
 

@@ -12,7 +12,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/wait_policy.h"
 #include "transport/carrier.h"
@@ -44,7 +43,7 @@ class MpiCarrier : public network::Carrier {
   StatusOr<std::string> offer(int /*client*/) override {
     return absl::StrCat(calls_->rank(), " rank ", calls_->rank(), " of MPI");
   }
-  Status open(int client, const std::string& peer_offer) override;
+  Status open(int client, const network::Address& peer) override;
   bool has_room(int client) const override {
     const auto found = lines_.find(client);
     return found != lines_.end() && found->second.sends.size() < kMostUnderWay;
@@ -87,13 +86,11 @@ class MpiCarrier : public network::Carrier {
   int num_empty_polls_ = 0;
 };
 
-Status MpiCarrier::open(int client, const std::string& peer_offer) {
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(peer_offer, absl::MaxSplits(' ', 1));
+Status MpiCarrier::open(int client, const network::Address& peer) {
   int rank = 0;
-  if (!absl::SimpleAtoi(parts.first, &rank) || rank < 0 || rank >= calls_->num_ranks()) {
+  if (!absl::SimpleAtoi(peer.word, &rank) || rank < 0 || rank >= calls_->num_ranks()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("client ", client, " is ", parts.second, ", and the communicator of client ",
+        absl::StrCat("client ", client, " is ", peer.place, ", and the communicator of client ",
                      coordinator_.client_id(), " has ", calls_->num_ranks(),
                      " ranks; let all clients of a job adopt one communicator"));
   }
@@ -224,9 +221,9 @@ StatusOr<std::unique_ptr<network::Engine>> make_mpi_engine(Coordinator& coordina
                                                            std::shared_ptr<Calls> calls) {
   return network::make_threaded_engine(
       coordinator, {.name = "mpi", .wait_policy = kNextTask},
-      [&](const Coordinator& job, network::Engine::LostListener lost) {
+      [&](const Coordinator& job, network::Connections::Site& site) {
         return std::make_unique<network::PacketConnections>(
-            job, std::make_unique<MpiCarrier>(job, std::move(calls)), std::move(lost));
+            job, std::make_unique<MpiCarrier>(job, std::move(calls)), site);
       });
 }
 

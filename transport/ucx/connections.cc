@@ -7,13 +7,10 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/check.h"
 
 namespace tessera::ucx {
 namespace {
-
-using network::Engine;
 
 // A tag of UCX: the sender's client id, 23 bits; whether it is a greeting, one bit; 40 bits.
 constexpr int kTagBits = 40;
@@ -28,9 +25,8 @@ constexpr int kRounds = 16;
 
 }  // namespace
 
-Connections::Connections(const Coordinator& coordinator, std::string interface,
-                         Engine::LostListener lost)
-    : coordinator_(coordinator), interface_(std::move(interface)), lost_(std::move(lost)) {}
+Connections::Connections(const Coordinator& coordinator, std::string interface, Site& site)
+    : coordinator_(coordinator), interface_(std::move(interface)), site_(site) {}
 
 Connections::~Connections() { TESSERA_CHECK(slots_.empty(), "connections end without end()"); }
 
@@ -39,13 +35,8 @@ Connections::Peer& Connections::peer_of(int client) {
   if (added) {
     it->second.owner = this;
     it->second.client = client;
-    it->second.status = not_connected(client);
   }
   return it->second;
-}
-
-Status Connections::not_connected(int client) const {
-  return absl::FailedPreconditionError(absl::StrCat("not connected to ", name_of(client)));
 }
 
 std::string Connections::name_of(int client) const {
@@ -72,46 +63,24 @@ void Connections::release_slot(Peer& peer) {
   slots_.remove_if([&](const Slot& other) { return &other == slot; });
 }
 
-StatusOr<Connections::Offer> Connections::offer(int client) {
-  TESSERA_RETURN_IF_ERROR(end_);
+StatusOr<std::string> Connections::offer(int client, uint64_t number) {
   keep_messages_of_this_thread();
   Peer& peer = peer_of(client);
-  cut_broken();
-  Offer offer;
-  offer.is_connected = peer.state == State::kConnected;
-  if (offer.is_connected) return offer;
-  if (!absl::IsFailedPrecondition(peer.status)) peer.status = not_connected(client);
-  if (peer.state == State::kNone) {
+  if (peer.slot == nullptr) {
     TESSERA_ASSIGN_OR_RETURN(peer.slot, untainted_slot());
     ++peer.slot->num_users;
-    peer.state = State::kOffered;
   }
-  offer.number = peer.number;
-  offer.num_cuts = peer.num_cuts;
-  offer.text =
-      absl::StrCat(absl::BytesToHexString(peer.slot->worker->address()), " ", context_->place());
-  return offer;
+  peer.number = number;
+  return absl::StrCat(absl::BytesToHexString(peer.slot->worker->address()), " ", context_->place());
 }
 
-void Connections::meet(int client, const Offer& own, const std::string& peer_text,
-                       Engine::Done done) {
-  if (!end_.ok()) return done(end_);
+Status Connections::open(int client, const network::Address& address) {
   keep_messages_of_this_thread();
   Peer& peer = peer_of(client);
-  if (peer.num_cuts != own.num_cuts) return done(peer.status);
-  if (peer.state == State::kConnected) return done(absl::OkStatus());
-  peer.waiting.push_back(std::move(done));
-  if (peer.state == State::kMeeting) return;
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(peer_text, absl::MaxSplits(' ', 1));
-  peer.place = parts.second;
-  if (const Status status = open_endpoint(peer, absl::HexStringToBytes(parts.first));
-      !status.ok()) {
-    for (Engine::Done& waiting : std::exchange(peer.waiting, {})) waiting(status);
-    return;
-  }
-  peer.state = State::kMeeting;
+  peer.place = address.place;
+  TESSERA_RETURN_IF_ERROR(open_endpoint(peer, absl::HexStringToBytes(address.word)));
   greet(peer);
+  return absl::OkStatus();
 }
 
 Status Connections::open_endpoint(Peer& peer, const std::string& address) {
@@ -154,21 +123,15 @@ void Connections::greet(Peer& peer) {
 }
 
 void Connections::take_greeting(Peer& peer, uint64_t number, const Status& status) {
-  if (!status.ok() || peer.number != number || peer.state != State::kMeeting) return;
-  if (++peer.num_greetings < 2) return;
-  peer.state = State::kConnected;
-  for (Engine::Done& waiting : std::exchange(peer.waiting, {})) waiting(absl::OkStatus());
+  if (!status.ok() || peer.number != number || peer.endpoint == nullptr) return;
+  if (++peer.num_greetings == 2) site_.opened(peer.client);
 }
 
 // --- Messages.
 
 void Connections::start(Operation::List& from) {
-  Operation& operation = from.front();
-  Peer& peer = peer_of(operation.client);
-  if (peer.state == State::kConnected) return hand_over(peer, from, operation.tag);
-  Operation::List ended;
-  ended.splice(ended.begin(), from, from.begin());
-  operation.done(end_.ok() ? peer.status : end_);
+  const Operation& operation = from.front();
+  hand_over(peer_of(operation.client), from, operation.tag);
 }
 
 void Connections::hand_over(Peer& peer, Operation::List& from, uint64_t tag) {
@@ -237,10 +200,8 @@ Status Connections::result_of(const Operation& operation, ucs_status_t status, s
   const bool has_size = !is_receive || num_bytes == operation.num_bytes;
   if (status == UCS_OK && has_size) return absl::OkStatus();
   if (status == UCS_OK || (status == UCS_ERR_MESSAGE_TRUNCATED && is_receive)) {
-    return absl::InternalError(
-        absl::StrCat("a message of ", name_of(operation.client), " with tag ", operation.tag,
-                     " has ", status == UCS_OK ? absl::StrCat(num_bytes) : std::string("more"),
-                     " bytes, its receive ", operation.num_bytes));
+    return network::wrong_size(name_of(operation.client), operation,
+                               status == UCS_OK ? absl::StrCat(num_bytes) : "more");
   }
   return note_broken(peer_of(operation.client), status);
 }
@@ -269,43 +230,34 @@ Status Connections::note_broken(Peer& peer, ucs_status_t status) {
   return peer.broken;
 }
 
-void Connections::cut_broken() {
+void Connections::tell_broken() {
   if (!std::exchange(any_broken_, false)) return;
   for (auto& [client, peer] : peers_) {
-    if (peer.broken.ok()) continue;
-    const Status reason = peer.broken;
-    const bool was_connected = peer.state == State::kConnected;
-    cut(client, reason);
-    if (was_connected) lost_(client, reason);
+    if (const Status reason = std::exchange(peer.broken, absl::OkStatus()); !reason.ok()) {
+      site_.broken(client, reason);
+    }
   }
 }
 
-void Connections::cut(int client, const Status& reason) {
+void Connections::close(int client, const Status& reason) {
   Peer& peer = peer_of(client);
-  const bool is_open = peer.state == State::kMeeting || peer.state == State::kConnected;
-  // Else it was cut before, and the first reason counts.
-  if (!is_open && !absl::IsFailedPrecondition(peer.status)) return;
-  peer.status = reason;
-  ++peer.num_cuts;
-  if (!is_open) return;
-  peer.state = State::kNone;
-  ++peer.number;
   peer.broken = absl::OkStatus();
-  peer.slot->is_tainted = true;
-  close_endpoint(peer);
-  end_pending(peer, reason);
-  for (Engine::Done& waiting : std::exchange(peer.waiting, {})) waiting(reason);
+  if (peer.endpoint != nullptr) {
+    peer.slot->is_tainted = true;
+    close_endpoint(peer, reason);
+    end_pending(peer, reason);
+  }
   release_slot(peer);
 }
 
-void Connections::close_endpoint(Peer& peer) {
+void Connections::close_endpoint(Peer& peer, const Status& reason) {
   ucp_request_param_t params = {};
   params.op_attr_mask =
       UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;
   params.cb.send = on_closed;
   params.user_data = this;
-  for (Operation& operation : peer.pending) operation.forced_end = peer.status;
+  for (Operation& operation : peer.pending) operation.forced_end = reason;
   // An error leaves the endpoint to the worker, which is destroyed in any case.
   (void)context_->api().ucp_ep_close_nbx(std::exchange(peer.endpoint, nullptr), &params);
 }
@@ -329,13 +281,8 @@ void Connections::end_pending(Peer& peer, const Status& reason) {
   }
 }
 
-void Connections::end(const Status& reason) {
-  end_ = reason;
-  for (auto& [client, peer] : peers_) {
-    cut(client, reason);
-    peer.state = State::kNone;
-    peer.slot = nullptr;
-  }
+void Connections::end() {
+  for (auto& [client, peer] : peers_) peer.slot = nullptr;
   slots_.clear();
   context_.reset();
 }
@@ -358,7 +305,7 @@ bool Connections::progress() {
   for (Slot& slot : slots_) {
     for (int i = 0; i < kRounds && slot.worker->progress(); ++i) any = true;
   }
-  cut_broken();
+  tell_broken();
   return any;
 }
 

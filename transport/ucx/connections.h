@@ -4,12 +4,13 @@
 //
 // An offer is the address of a worker. The two ends of a connection send each other a greeting.
 //
-// A cut closes the endpoint by force, which ends sends. A receive that is partly filled does not
+// close() closes the endpoint by force, which ends sends. A receive that is partly filled does not
 // end: it becomes an orphan of its worker. Messages of the peer that no receive has matched stay
 // there too. So:
 //
 // Invariants:
-//   1. A worker on which a connection was cut takes no new ones: the next offer is of a new worker.
+//   1. A worker on which a connection was closed takes no new ones: the next offer is of a new
+//   worker.
 //   2. It is destroyed, and its orphans' keepers are released, once no client is connected by it or
 //      has an offer of it.
 //   3. An operation is in exactly one list: pending of its peer, or orphans of a worker.
@@ -45,19 +46,17 @@ using network::Operation;
 
 class Connections : public network::Connections {
  public:
-  // `lost` is called as Engine::LostListener, from progress().
-  Connections(const Coordinator& coordinator, std::string interface,
-              network::Engine::LostListener lost);
+  // `site` must outlive it.
+  Connections(const Coordinator& coordinator, std::string interface, Site& site);
   Connections(const Connections&) = delete;
   ~Connections() override;  // requires that end() was called, or nothing else
 
-  void start(Operation::List& from) override;
   // Loads UCX at first.
-  StatusOr<Offer> offer(int client) override;
-  void meet(int client, const Offer& own, const std::string& peer_text,
-            network::Engine::Done done) override;
-  void cut(int client, const Status& reason) override;
-  void end(const Status& reason) override;  // destroys all workers
+  StatusOr<std::string> offer(int client, uint64_t number) override;
+  Status open(int client, const network::Address& address) override;
+  void start(Operation::List& from) override;
+  void close(int client, const Status& reason) override;
+  void end() override;  // destroys all workers
   void abandon() override;
   bool progress() override;
   bool arm() override;
@@ -68,29 +67,23 @@ class Connections : public network::Connections {
     Operation::List orphans;         // after the worker, which uses their memory
     std::unique_ptr<Worker> worker;  // destroyed first
     int num_users = 0;               // clients with an offer of it or connected by it
-    bool is_tainted = false;         // a connection on it was cut
+    bool is_tainted = false;         // a connection on it was closed
   };
-  enum class State { kNone, kOffered, kMeeting, kConnected };
   struct Peer {
     Connections* owner = nullptr;
     int client = 0;
-    State state = State::kNone;
-    uint64_t number = 1;  // of the next connection, or the present one
-    uint64_t num_cuts = 0;
-    Status status;         // unless connected: how operations end
-    Slot* slot = nullptr;  // unless kNone
+    uint64_t number = 0;   // of the connection
+    Slot* slot = nullptr;  // from the offer to the end of the connection
     ucp_ep_h endpoint = nullptr;
     std::string place;  // the peer's own words for its address
     Operation::List pending;
-    Status broken;  // an error where UCX says so and cut() is still due
-    std::vector<network::Engine::Done> waiting;  // in kMeeting
+    Status broken;  // an error where UCX says so and the site is still to be told
     uint64_t greeting_out = 0, greeting_in = 0;
     int num_greetings = 0;
   };
 
   Peer& peer_of(int client);
   std::string name_of(int client) const;
-  Status not_connected(int client) const;
   StatusOr<Slot*> untainted_slot();
   // Takes a user from the slot of a peer, which is destroyed where that was the last.
   void release_slot(Peer& peer);
@@ -104,8 +97,8 @@ class Connections : public network::Connections {
   Status result_of(const Operation& operation, ucs_status_t status, size_t num_bytes);
   // Records that UCX has found the endpoint broken. Returns what operations end with.
   Status note_broken(Peer& peer, ucs_status_t status);
-  void cut_broken();
-  void close_endpoint(Peer& peer);
+  void tell_broken();
+  void close_endpoint(Peer& peer, const Status& reason);
   // Ends the pending operations of a peer whose endpoint is closed.
   void end_pending(Peer& peer, const Status& reason);
 
@@ -117,13 +110,12 @@ class Connections : public network::Connections {
 
   const Coordinator& coordinator_;
   const std::string interface_;
-  const network::Engine::LostListener lost_;
+  Site& site_;
   std::shared_ptr<const Context> context_;  // null before the first offer
   std::map<int, Peer> peers_;               // their addresses are UCX's user data
   std::list<Slot> slots_;
   const Operation* handed_over_ = nullptr;  // in a call of UCX, and not finished by that
   bool any_broken_ = false;
-  Status end_;  // why everything fails, after end()
 };
 
 }  // namespace tessera::ucx

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/ucx/ucx_engine.h"
 
-#include <utility>
-
 #include "base/check.h"
 #include "transport/threaded_engine.h"
 #include "transport/ucx/connections.h"
@@ -19,8 +17,8 @@ StatusOr<std::unique_ptr<network::Engine>> make_ucx_engine(Coordinator& coordina
   TESSERA_CHECK(coordinator.num_clients() <= kMostClients, "clients fit the tags of UCX");
   return network::make_threaded_engine(
       coordinator, {.name = "ucx", .wait_policy = options.wait_policy},
-      [&](const Coordinator& job, network::Engine::LostListener lost) {
-        return std::make_unique<Connections>(job, options.interface, std::move(lost));
+      [&](const Coordinator& job, network::Connections::Site& site) {
+        return std::make_unique<Connections>(job, options.interface, site);
       });
 }
 
