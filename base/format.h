@@ -16,8 +16,9 @@ namespace tessera {
 // positive "0 ms".
 std::string format_duration(absl::Duration duration);
 
-// What was true at the end of a wait of at most `limit`: "1 of 2 clients arrived in 2 s". Where the
-// limit is not positive: "the timeout is 0 or had already passed: 1 of 2 clients arrived".
+// The state at the end of a wait of at most `limit`, for messages: "1 of 2 clients arrived in 2 s".
+// Where the limit is not positive: "the timeout is 0 or had already passed: 1 of 2 clients
+// arrived".
 std::string not_in_time(absl::string_view what, absl::Duration limit,
                         absl::string_view preposition = "in");
 

@@ -77,7 +77,7 @@ int64_t num_bytes(absl::Span<const int64_t> shape, DType dtype);
 
 // InvalidArgument for a negative size or a number of elements beyond int64.
 Status validate_shape(absl::Span<const int64_t> shape);
-// The same, and for a dtype out of range or elements of more than 2^63 - 1 bytes.
+// As above, also InvalidArgument for a dtype out of range or elements of more than 2^63 - 1 bytes.
 Status validate_shape(absl::Span<const int64_t> shape, DType dtype);
 
 // "[8, 6]"; "[]" for rank 0.

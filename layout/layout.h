@@ -83,12 +83,12 @@ class Layout {
   static StatusOr<Layout> batch_sharded(Mesh mesh, absl::string_view axis, int rank, int dim = 0);
   // Splits the last dim. TF DTensor: Layout.inner_sharded(mesh, inner_dim, rank).
   static StatusOr<Layout> inner_sharded(Mesh mesh, absl::string_view axis, int rank);
-  // The same dims with these partial axes instead of any it has; the axes may be sub-axes. No axes
+  // Replaces the partial axes and keeps the dims; the axes may be sub-axes. No axes
   // is an error.
   StatusOr<Layout> with_partial(std::vector<std::string> axes, ReduceOp op = ReduceOp::kSum) const;
-  // The same dims with no partial axes.
+  // Removes the partial axes and keeps the dims.
   Layout without_partial() const;
-  // The same layout over the devices of a mesh with the same axes, or with its runtime.
+  // Rebinds the layout to a mesh with the same axes: to its devices and its runtime.
   // InvalidArgument for other axes.
   StatusOr<Layout> with_mesh(Mesh mesh) const;
 

@@ -26,7 +26,7 @@
 //   move       place -> free place         size stays        kept 1/p
 //   longer paths, replacements, cycles                       kept 0, on the worst placed device
 //
-// The same holds within a process and within a host, with only the digits counted that tell
+// This also holds within a process and within a host, with only the digits counted that tell
 // processes, or hosts, apart: the nearest holder of an element differs from the device that asks
 // only in digits that both layouts' places force to differ.
 #ifndef TESSERA_RELAYOUT_FACTORED_VIEW_H_
@@ -115,7 +115,7 @@ class FactoredView {
 
 // Whether processes and hosts are blocks of the mesh's positions.
 bool has_blocks(const Mesh& mesh, const Topology& topology);
-// The same number in finer digits: cut where blocks of a topology's processes and hosts begin.
+// Writes the number in finer digits: cut where blocks of a topology's processes and hosts begin.
 Digits cut_at_blocks(const Digits& digits, const Topology& topology);
 // The farthest link between positions that differ only in this digit.
 LinkClass link_of_digit(const Mesh& mesh, const Digit& digit, const Topology& topology);

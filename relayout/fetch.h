@@ -38,8 +38,8 @@ namespace tessera {
 
 class Fetch {
  public:
-  // What the device at a position of the mesh needs: a box of the tensor's rank, without elements
-  // where it needs nothing. Equal on all clients.
+  // The box that the device at a position of the mesh needs: a box of the tensor's rank, without
+  // elements where it needs nothing. Equal on all clients.
   using Needs = std::function<Box(int64_t position)>;
   // Requires a shape that is legal for the layout, and no need of a dim without elements. `text`
   // says what it is for: all members of the exchange must have the same.
@@ -76,7 +76,7 @@ class Fetch {
   void for_each_period(
       const Box& needed,
       absl::FunctionRef<void(const Box& part, absl::Span<const int64_t> shift)> fn) const;
-  // What one device holds of what another one needs, in the tensor's indices.
+  // The elements that one device holds and another one needs, in the tensor's indices.
   struct Piece {
     int64_t source;  // its position
     const internal::Cell& cell;

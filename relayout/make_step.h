@@ -31,7 +31,7 @@ PlanStep make_reduction(StepKind kind, const Layout& from, const Layout& to, con
 PlanStep make_expansion(const Layout& from, const Layout& to, const SubAxes& added,
                         const Tensor& tensor);
 
-// The same step between devices with the links of another topology.
+// Recomputes the links of the step for another topology.
 PlanStep with_topology(const PlanStep& step, const Topology& topology);
 
 }  // namespace tessera::internal

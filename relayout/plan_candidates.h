@@ -52,7 +52,7 @@ struct Choice {
   int64_t least_peak = 0;  // Over all candidates; only known where there is a cap.
 };
 
-// What the candidates may be.
+// Limits of the candidates.
 struct CandidateOptions {
   std::optional<int64_t> memory_cap_bytes = {};
   // Where each host's terms may be added first: the partial axes that are reduced, by host.

@@ -15,8 +15,8 @@
 namespace tessera {
 namespace {
 
-// What an all-reduce receives of `elements`, and sends, where `chunk` of them are the device's to
-// reduce: the other terms of its chunk, and the other chunks.
+// The elements that a device receives, and sends, in an all-reduce of `elements` of which it
+// reduces `chunk`: the other terms of its chunk, and the other chunks.
 __int128 all_reduce_elements(int64_t elements, int64_t members, int64_t chunk) {
   return static_cast<__int128>(members - 1) * chunk + (elements - chunk);
 }

@@ -39,10 +39,10 @@ class PlanStep {
   // they are, between devices with equal coordinates along the partial axes.
   const Layout& from() const;
   const Layout& to() const;
-  // What the boxes of this step index: the shape of the tensor or, where a move takes several
-  // steps, one of higher rank with the same elements in the same order. A dim of n elements that
-  // digits of sizes 2 and 4 split is [2, 4, n / 8] there, so that layouts between the steps may
-  // hold strided blocks of the tensor. A device's buffer is the same under both.
+  // The shape that the boxes of this step index: the shape of the tensor or, where a move takes
+  // several steps, a shape of higher rank with the same elements in the same order. A dim of n
+  // elements that digits of sizes 2 and 4 split is [2, 4, n / 8] there, so that layouts between the
+  // steps may hold strided blocks of the tensor. A device's buffer is the same under both.
   const Shape& shape() const;
   DType dtype() const;
   // The mesh axes along which something happens, in mesh order, sub-axes as "x:(2)2"; empty where

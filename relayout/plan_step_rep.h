@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a PlanStep holds. Internal to relayout/.
+// The representation of a PlanStep. Internal to relayout/.
 #ifndef TESSERA_RELAYOUT_PLAN_STEP_REP_H_
 #define TESSERA_RELAYOUT_PLAN_STEP_REP_H_
 

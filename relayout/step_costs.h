@@ -20,9 +20,10 @@ namespace tessera::internal {
 inline constexpr int64_t kEveryDevice = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kComparedDevices = 128;
 
-// What the device receives that takes longest, by the links it comes over. Exact where all links
-// are of one class, in moves that have a FactoredView, in reductions along axes that processes and
-// hosts cut at digits, and on at most 256 devices; else all bytes count as the farthest link's.
+// The bytes received by the device whose transfers take longest, by link class. Exact where all
+// links are of one class, in moves that have a FactoredView, in reductions along axes that
+// processes and hosts cut at digits, and on at most 256 devices; else all bytes count as the
+// farthest link's.
 Traffic traffic_of(const PlanStep& step, int64_t most_devices = kEveryDevice);
 
 // The bytes that a device receives over all steps.
@@ -31,7 +32,7 @@ int64_t received_bytes(absl::Span<const PlanStep> steps, int device_id);
 int64_t max_received_bytes(absl::Span<const PlanStep> steps);
 // See RelayoutPlan::peak_bytes(). 0 where there are no steps.
 int64_t peak_bytes(absl::Span<const PlanStep> steps);
-// The bytes of that during one of the steps. Requires step < steps.size().
+// The peak bytes during one step. Requires step < steps.size().
 int64_t step_peak_bytes(absl::Span<const PlanStep> steps, size_t step);
 // See RelayoutPlan::predicted_time(). Stops adding steps once the sum is at least
 // `stop_above_seconds`.

@@ -63,7 +63,7 @@ class Cuts {
 
   bool aligned(int axis) const { return aligned_[axis]; }
   bool all_aligned() const;
-  // The same list with each part cut into atoms; parts of axes that are not aligned stay whole.
+  // Cuts each part of the list into atoms; parts of axes that are not aligned stay whole.
   SubAxes cut(absl::Span<const SubAxis> parts) const;
   // The atoms of an aligned axis, major to minor.
   SubAxes atoms(int axis) const;

@@ -10,7 +10,7 @@
 
 namespace tessera::internal {
 
-// What the steps of one plan have in common: the tensor, under its own shape or a view of it (see
+// The facts that the steps of one plan share: the tensor, under its own shape or a view of it (see
 // FactoredView), and the links between the devices.
 struct Tensor {
   Shape shape;

@@ -57,7 +57,7 @@ bool all_different(const std::vector<int>& values) {
   return absl::flat_hash_set<int>(values.begin(), values.end()).size() == values.size();
 }
 
-// The same names as numbers, in the order in which they come first.
+// Numbers the names in the order of their first occurrence.
 std::vector<int> numbered(const std::vector<int>& names) {
   absl::flat_hash_map<int, int> numbers;
   std::vector<int> result;

@@ -89,7 +89,7 @@ class Topology {
   LinkClass link(int device_a, int device_b) const;
   // A number that is equal for devices of one host, and differs between hosts.
   int64_t host(int device_id) const;
-  // The same hosts, with a process for each device: equal for equal hosts, however they are
+  // Keeps the hosts, with one process per device: equal for equal hosts, however they are
   // written down. Hosts that are blocks of one size become uniform(), which knows all devices.
   Topology without_processes() const;
   LinkCost cost(LinkClass link) const;

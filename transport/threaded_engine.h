@@ -27,7 +27,7 @@ namespace tessera::network {
 
 struct EngineSettings {
   std::string name;  // of the library, one word of small letters
-  // What the engine's thread does before it sleeps.
+  // How the engine's thread waits before it sleeps.
   WaitPolicy wait_policy = {};
 };
 

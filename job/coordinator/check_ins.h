@@ -82,7 +82,7 @@ class CheckIns {
   // Fails everything that waits.
   void stop(const Status& reason);
 
-  // What the calls of this client wait for.
+  // The waiting calls of this client, with the clients that they wait for.
   std::vector<AwaitedCall> awaited(int client) const;
   // Calls of this client that wait.
   int num_waiting(int client) const { return static_cast<int>(waiting_in_[client].size()); }

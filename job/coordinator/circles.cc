@@ -111,7 +111,7 @@ void Circles::search(absl::Time now) {
       std::vector<Waiting> circle = follow(path);
       if (circle.empty()) continue;
       circles.push_back(std::move(circle));
-      // What else leads from there is looked at when they are through with this one.
+      // Searches follow their other waits once those have ended with this one.
       while (!path.visits.empty()) path.leave();
     }
   }

@@ -31,8 +31,8 @@
 //   5. A circle that was not confirmed is not looked for again before a client's next plain report.
 //   6. A report takes O(log n) for each device of it. A search follows each run once, from one of
 //      its waits, however many clients have reported since the last one. A step has the waits of
-//      its client alone, and names kMostNamed of a circle. What is kept is the open reports, and a
-//      step for each client.
+//      its client alone, and names kMostNamed of a circle. The state is the open reports and one
+//      step per client.
 //
 // The waits are those of Chandy, Misra and Haas, "Distributed Deadlock Detection" (1983), for waits
 // for all, with runs in the place of processes, gathered in one place instead of by probes.

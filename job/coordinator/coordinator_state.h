@@ -126,11 +126,11 @@ class CoordinatorState {
   // the remaining clients are told of it as of a loss, with "... has left the job".
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
 
-  // What devices of the client wait in, and what it has done for its last step: see circles.h.
+  // Takes a report of the waits of the client's devices and of its last step: see circles.h.
   void report_waits(int client_id, WaitsReport report, absl::Time now, absl::Time deadline,
                     Circles::Done done);
 
-  // What the calls of the client of this connection wait for, its registration included.
+  // The waiting calls of the client of this connection, its registration included.
   std::vector<AwaitedCall> awaited(Connection connection) const;
 
   // Settles what is due at `now`. A client is lost that has missed its heartbeats; with all clients

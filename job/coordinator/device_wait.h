@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the devices of a client wait in, as the client tells the coordinator, and the steps by which
-// the coordinator ends a circle of such waits (circles.h).
+// DeviceWait: a wait of a device, as its client reports it to the coordinator. CircleStep: a step
+// by which the coordinator ends a circle of such waits (circles.h).
 #ifndef TESSERA_JOB_COORDINATOR_DEVICE_WAIT_H_
 #define TESSERA_JOB_COORDINATOR_DEVICE_WAIT_H_
 
@@ -53,7 +53,7 @@ struct CircleStep {
   std::vector<DeviceWait> named = {};
 };
 
-// What a client reports: the long waits of its devices, and what has become of its last step.
+// A report of a client: the long waits of its devices, and the result of its last step.
 struct WaitsReport {
   std::vector<DeviceWait> waits = {};
   uint64_t circle = 0;  // `number` and `at` of the step; 0: there was none

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gRPC may write to the standard error of a user's program: by default only why it ends the
-// process.
+// Limits what gRPC writes to the standard error of a user's program: by default only the reason for
+// which it ends the process.
 //
 // gRPC logs errors that it also returns, and Tessera turns those into a Status. Its log lines
 // beside that Status show no more, and some show metadata, which contains the job token. With

@@ -39,7 +39,7 @@ class StreamOwner {
   virtual void stream_done(uint64_t number) = 0;
 };
 
-// What the owner of streams of several kinds does to each of them.
+// The interface of a stream to the owner of streams of several kinds.
 class NewsStream {
  public:
   virtual ~NewsStream() = default;

@@ -28,7 +28,7 @@ struct ParsedFlags {
   int program_index = 0;
 };
 
-// Sets the flags that come first on the command line. One of type bool may be without a value.
+// Sets the flags that come first on the command line. A flag of type bool may be without a value.
 // absl::ParseCommandLine() also takes flags that follow another argument, and those may belong to a
 // program. InvalidArgument names the flag, its value and what it should be; `hint` says what to do
 // about a flag that does not exist.

@@ -48,8 +48,8 @@ constexpr size_t kMostUnderWay = 4;
 // Gloo's time limit of a wait; the coordinator's losses and our deadlines end waits earlier.
 constexpr auto kNoLimit = std::chrono::hours(24);
 
-// Gloo writes to its sockets without MSG_NOSIGNAL: while this lives a SIGPIPE of this thread, and
-// of threads that it starts, is none.
+// Gloo writes to its sockets without MSG_NOSIGNAL. This object blocks SIGPIPE in its thread, and in
+// threads that it starts, and discards a pending SIGPIPE at its end.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() {
@@ -71,7 +71,7 @@ class WithoutSigpipe {
   sigset_t before_;
 };
 
-// Calls Gloo; what it throws is Unavailable.
+// Calls Gloo, and returns its exceptions as Unavailable.
 template <class Call>
 Status guarded(Call call) {
   try {
@@ -103,9 +103,9 @@ struct Transfer {
   std::unique_ptr<lib::UnboundBuffer> buffer = {};  // ends before its memory
 };
 
-// A pair of Gloo's, from its offer on. Gloo says of a buffer only to a thread that waits what it
-// has done with it, and a wait that times out ends the pair: so one thread waits for receives, and
-// one for sends.
+// A pair of Gloo, from its offer on. Only a thread that waits for a buffer learns of the end of its
+// transfer, and a wait that times out ends the pair: so one thread waits for receives, and one for
+// sends.
 class Line {
  public:
   // Listens for the peer, which has rank `peer_rank` of two. `event`, which must outlive it, is

@@ -2,10 +2,10 @@
 //
 // make_gloo_engine: the Engine by Gloo's transport over TCP.
 //
-// Messages go in packets of up to 256 KiB (transport/packet_connections.h), each client
-// with a pair of Gloo's to each other one. Only Gloo's buffers and pairs are used: the collectives
-// are ours. For each other client two threads wait for Gloo, which says what it has done to threads
-// that wait alone; these wake the thread that has the engine's work.
+// A client has a pair of Gloo to each other client, on which messages go in packets of up to 256
+// KiB (transport/packet_connections.h). The engine uses Gloo's pairs and buffers, not its
+// collectives. Gloo reports the end of a transfer only to a thread that waits for it. So each pair
+// has two threads, for receives and for sends; they wake the thread that has the engine's work.
 //
 // A program loads libgloo.so.0 at the first connect(), and does not link it.
 #ifndef TESSERA_TRANSPORT_GLOO_GLOO_ENGINE_H_

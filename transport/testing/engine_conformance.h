@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every Engine has to do: one suite for all, as programs that each client of a small job runs.
+// The contract of Engine as one suite for all engines, as programs that each client of a small job
+// runs.
 //
 //   for (const EngineCase& c : engine_cases()) ... run_as_processes(c, make_ucx)   // is OK
 //
@@ -21,7 +22,7 @@
 
 namespace tessera::network {
 
-// What differs between engines.
+// The properties in which engines differ.
 struct EngineTraits {
   // The engine notices by itself that the process of a peer has ended.
   bool finds_death = true;

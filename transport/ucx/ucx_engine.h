@@ -24,7 +24,7 @@ namespace tessera::ucx {
 struct UcxOptions {
   // The network interface of this client, such as "eth0"; empty: UCX chooses.
   std::string interface;
-  // What the engine's thread does before it sleeps.
+  // How the engine's thread waits before it sleeps.
   WaitPolicy wait_policy;
 };
 
