@@ -22,11 +22,12 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "device/buffer.h"
-#include "device/engine.h"
 #include "device/memory_pool.h"
 #include "device/stream.h"
 
 namespace tessera {
+
+class Engine;  // compute/engine.h
 
 // Thread-safe. Must outlive what was given to its stream.
 class LocalDevice {

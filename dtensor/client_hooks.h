@@ -3,7 +3,8 @@
 // ClientHooks: fakes and faults that tests and benchmarks of this tree give to a client, and access
 // to the client's Runtime. Internal: tessera.h does not include it, and no program needs it.
 //
-//   StatusOr<Client> client = internal::connect(options, {.cuda = cuda::FakeCuda::create({})});
+//   StatusOr<Client> client =
+//       internal::connect(options, {.cuda = cuda::fake_libraries(cuda::FakeCuda::create())});
 //   ArenaPool& pool = internal::runtime_of(*client)->pool();
 #ifndef TESSERA_DTENSOR_CLIENT_HOOKS_H_
 #define TESSERA_DTENSOR_CLIENT_HOOKS_H_
@@ -27,7 +28,7 @@ namespace tessera {
 class Client;
 class Runtime;
 namespace cuda {
-class Api;
+struct Libraries;
 }  // namespace cuda
 namespace nccl {
 class Api;
@@ -49,8 +50,8 @@ struct ClientHooks {
   std::vector<std::string> host_ids = {};
   // The pretended arithmetic of each client's CPU, by id. Empty: the real one.
   std::vector<Arithmetic> arithmetic = {};
-  // Replaces the CUDA runtime of this machine for devices of kCuda.
-  std::shared_ptr<cuda::Api> cuda = {};
+  // Replaces the CUDA runtime of this machine, and what computes on its GPUs, for devices of kCuda.
+  std::shared_ptr<const cuda::Libraries> cuda = {};
   // Replaces NCCL, between the GPUs of several clients.
   std::shared_ptr<nccl::Api> nccl = {};
   // Replaces $TESSERA_SHARE_GPUS (docs/gpu.md): whether clients with GPUs, each a process of its

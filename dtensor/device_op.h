@@ -21,11 +21,14 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "device/arithmetic.h"
-#include "device/engine.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
 #include "relayout/fetch.h"
 #include "relayout/plan.h"
+
+namespace tessera {
+class Engine;  // compute/engine.h
+}  // namespace tessera
 
 namespace tessera::internal {
 

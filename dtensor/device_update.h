@@ -18,8 +18,11 @@
 
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "device/engine.h"
 #include "dtensor/dtensor.h"
+
+namespace tessera {
+class Engine;  // compute/engine.h
+}  // namespace tessera
 
 namespace tessera::internal {
 

@@ -8,7 +8,6 @@
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
-#include "device/engine.h"
 #include "dtensor/device_op.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/relayout.h"

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "base/math.h"
 #include "base/stable_hash.h"
-#include "device/random_math.h"
+#include "compute/random_math.h"
 #include "input/node.h"
 
 namespace tessera::input::internal {

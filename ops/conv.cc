@@ -12,7 +12,7 @@
 #include "base/math.h"
 #include "base/shape.h"
 #include "base/status.h"
-#include "device/engine.h"
+#include "compute/engine.h"
 #include "ops/broadcast.h"
 #include "ops/catalog_entries.h"
 #include "ops/gradient.h"

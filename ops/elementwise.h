@@ -38,10 +38,10 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
-#include "device/strided.h"
+#include "compute/cpu/strided_walk.h"
+#include "compute/strided.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
-#include "ops/kernels/strided_walk.h"
 #include "ops/out.h"
 
 namespace tessera {

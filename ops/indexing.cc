@@ -9,11 +9,11 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "compute/cpu/index.h"
+#include "compute/cpu/reduce.h"
 #include "ops/broadcast.h"
 #include "ops/catalog_entries.h"
 #include "ops/gradient.h"
-#include "ops/kernels/index.h"
-#include "ops/kernels/reduce.h"
 #include "ops/moving.h"
 #include "ops/op.h"
 #include "ops/operand_type.h"

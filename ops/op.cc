@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "compute/cpu/host_engine.h"
 #include "dtensor/bounded_cache.h"
 #include "dtensor/device_op.h"
 #include "dtensor/relayout.h"
@@ -19,7 +20,6 @@
 #include "mesh/mesh_runtime.h"
 #include "ops/decision.h"
 #include "ops/infer.h"
-#include "ops/kernels/host_engine.h"
 #include "relayout/plan.h"
 
 namespace tessera::ops {

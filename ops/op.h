@@ -30,7 +30,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
-#include "device/engine.h"
+#include "compute/engine.h"
 #include "dtensor/dtensor.h"
 #include "ops/out.h"
 #include "ops/rule.h"

@@ -6,8 +6,8 @@
 
 #include <cstddef>
 
+#include "compute/cpu/pointwise.h"
 #include "ops/gradient.h"
-#include "ops/kernels/pointwise.h"
 #include "ops/scalar.h"
 
 namespace tessera::ops {

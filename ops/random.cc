@@ -10,12 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "compute/cpu/host_engine.h"
+#include "compute/cpu/pointwise.h"
+#include "compute/engine.h"
+#include "compute/random_math.h"
 #include "device/arithmetic.h"
-#include "device/engine.h"
-#include "device/random_math.h"
 #include "dtensor/device_op.h"
-#include "ops/kernels/host_engine.h"
-#include "ops/kernels/pointwise.h"
 
 namespace tessera::random {
 namespace {

@@ -9,8 +9,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "compute/cpu/pointwise.h"
 #include "device/number_math.h"
-#include "ops/kernels/pointwise.h"
 #include "ops/op.h"
 
 namespace tessera::ops {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "compute/cuda/fake/fake_math.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "dtensor/client.h"
@@ -117,7 +118,8 @@ TEST(ClusterClientsTest, options_keep_devices) {
          options.device_type = DeviceType::kCuda;
          options.num_local_devices = 1;
          const auto api = cuda::FakeCuda::create({.num_gpus = 4});
-         TESSERA_ASSIGN_OR_RETURN(Client client, internal::connect(options, {.cuda = api}));
+         TESSERA_ASSIGN_OR_RETURN(Client client,
+                                  internal::connect(options, {.cuda = cuda::fake_libraries(api)}));
          const auto& gpu =
              dynamic_cast<cuda::CudaDevice&>(internal::runtime_of(client)->device(/*ordinal=*/0));
          TESSERA_REQUIRE(client.local_rank() == child);

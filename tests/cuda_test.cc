@@ -20,6 +20,7 @@
 #include "collectives/group.h"
 #include "collectives/nccl/fake/fake_nccl.h"
 #include "collectives/nccl/open_api.h"
+#include "compute/cuda/fake/fake_math.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/kernel_plan.h"
@@ -50,6 +51,7 @@ const cuda::CudaDevice& gpu_device(const Client& client, int ordinal) {
   return dynamic_cast<cuda::CudaDevice&>(internal::runtime_of(client)->device(ordinal));
 }
 
+using cuda::fake_libraries;
 using cuda::FakeCuda;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -58,13 +60,14 @@ ClientOptions on_gpus() { return {.device_type = DeviceType::kCuda}; }
 
 // One client of `num_devices` on the fake.
 Status run(const std::shared_ptr<FakeCuda>& api, int num_devices, const ClientBody& body) {
-  return run_clients(
-      {.devices_per_client = num_devices, .options = on_gpus(), .hooks = {.cuda = api}},
-      [&](Client& client) -> Status {
-        TESSERA_RETURN_IF_ERROR(body(client));
-        TESSERA_REQUIRE(api->misuses().empty(), api->misuses()[0]);
-        return absl::OkStatus();
-      });
+  return run_clients({.devices_per_client = num_devices,
+                      .options = on_gpus(),
+                      .hooks = {.cuda = fake_libraries(api)}},
+                     [&](Client& client) -> Status {
+                       TESSERA_RETURN_IF_ERROR(body(client));
+                       TESSERA_REQUIRE(api->misuses().empty(), api->misuses()[0]);
+                       return absl::OkStatus();
+                     });
 }
 
 // A local function that adds two inputs by a kernel on the device's stream.
@@ -106,8 +109,9 @@ TEST(CudaClientTest, HasADeviceForEachGpuWhereNobodySays) {
   const auto api = FakeCuda::create({.num_gpus = 3});
   EXPECT_THAT(run_isolated(absl::Seconds(30),
                            [&]() -> Status {
-                             TESSERA_ASSIGN_OR_RETURN(Client client,
-                                                      internal::connect(on_gpus(), {.cuda = api}));
+                             TESSERA_ASSIGN_OR_RETURN(
+                                 Client client,
+                                 internal::connect(on_gpus(), {.cuda = fake_libraries(api)}));
                              TESSERA_REQUIRE(client.local_devices().size() == 3);
                              TESSERA_REQUIRE(client.local_devices()[2].type == DeviceType::kCuda);
                              TESSERA_REQUIRE(gpu_device(client, 2).gpu() == 2);
@@ -123,7 +127,7 @@ TEST(CudaClientTest, HasContextsOnItsOwnGpusAlone) {
   EXPECT_THAT(run_clients({.num_clients = 2,
                            .devices_per_client = 1,
                            .options = on_gpus(),
-                           .hooks = {.cuda = api, .nccl = nccl}},
+                           .hooks = {.cuda = fake_libraries(api), .nccl = nccl}},
                           [&](Client& client) -> Status {
                             TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
                             const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
@@ -166,7 +170,7 @@ TEST(CudaClientTest, SumsHaveTheBitsOfTheCpu) {
   for (const DeviceType type : {DeviceType::kCpu, DeviceType::kCuda}) {
     EXPECT_THAT(run_clients({.devices_per_client = 8,
                              .options = {.device_type = type},
-                             .hooks = {.cuda = FakeCuda::create()}},
+                             .hooks = {.cuda = fake_libraries(FakeCuda::create())}},
                             [&](Client& client) -> Status {
                               TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
                               std::vector<HostTensor<float>> terms;
@@ -317,7 +321,8 @@ Status connect_with_two_types() {
       options.client_id = i;
       options.num_clients = 2;
       options.token = "token";
-      statuses[i] = internal::connect(options, {.cuda = FakeCuda::create()}).status();
+      statuses[i] =
+          internal::connect(options, {.cuda = fake_libraries(FakeCuda::create())}).status();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -335,17 +340,19 @@ TEST(CudaClientTest, AllClientsHaveDevicesOfOneType) {
 
 TEST(CudaClientTest, ReplicasDoNotShareMemory) {
   const auto api = FakeCuda::create({.num_gpus = 2});
-  EXPECT_THAT(
-      run_clients(
-          {.num_clients = 1, .devices_per_client = 2, .options = on_gpus(), .hooks = {.cuda = api}},
-          [](Client& client) -> Status {
-            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
-            const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
-            return expect_error(relayout(x, Layout::parse(mesh, "[-]"), Replicas::kShared).await(),
+  EXPECT_THAT(run_clients({.num_clients = 1,
+                           .devices_per_client = 2,
+                           .options = on_gpus(),
+                           .hooks = {.cuda = fake_libraries(api)}},
+                          [](Client& client) -> Status {
+                            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+                            const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
+                            return expect_error(
+                                relayout(x, Layout::parse(mesh, "[-]"), Replicas::kShared).await(),
                                 absl::StatusCode::kUnimplemented,
                                 {"replicas on GPUs do not share memory yet"});
-          }),
-      IsOk());
+                          }),
+              IsOk());
 }
 
 // Clients of two devices, each on a GPU of its own, on the fakes of CUDA and NCCL.
@@ -357,7 +364,7 @@ struct SeveralClients {
     return run_clients({.num_clients = num_clients,
                         .devices_per_client = 4 / num_clients,
                         .options = on_gpus(),
-                        .hooks = {.cuda = cuda, .nccl = nccl}},
+                        .hooks = {.cuda = fake_libraries(cuda), .nccl = nccl}},
                        [&](Client& client) -> Status {
                          TESSERA_RETURN_IF_ERROR(body(client));
                          TESSERA_REQUIRE(cuda->misuses().empty(), cuda->misuses()[0]);
@@ -413,7 +420,7 @@ TEST(CudaClientTest, AWorkMayOutliveItsClient) {
   const JobSpec spec = {.num_clients = 2,
                         .devices_per_client = 2,
                         .options = on_gpus(),
-                        .hooks = {.cuda = job.cuda, .nccl = job.nccl}};
+                        .hooks = {.cuda = fake_libraries(job.cuda), .nccl = job.nccl}};
   EXPECT_THAT(run_isolated(absl::Seconds(60),
                            [&]() -> Status {
                              for (const Status& status : run_threads(spec, body)) {
@@ -458,7 +465,7 @@ TEST(CudaClientTest, ProcessesThatShareAGpuAreHostsOfTheirOwn) {
     Shared<std::array<std::array<char, 64>, 2>> ids;
     JobSpec spec = {.setting = Setting::kProcesses, .num_clients = 2};
     spec.options = on_gpus();
-    spec.hooks.cuda = FakeCuda::create({.num_gpus = 2});
+    spec.hooks.cuda = fake_libraries(FakeCuda::create({.num_gpus = 2}));
     spec.hooks.share_gpus = shares;
     for (const Status& status : run_processes(spec, [&](Client& client) -> Status {
            const char* const id = std::getenv("NCCL_HOSTID");
@@ -485,10 +492,11 @@ TEST(CudaClientTest, TwoClientsOnOneGpuAreRefused) {
     const char* gpu;  // the end of its bus id
   };
   for (const Case& c : {Case{1, 1, ":00:00.0;"}, Case{3, 2, ":00:00.0;"}}) {
-    const JobSpec spec = {.num_clients = 2,
-                          .devices_per_client = c.devices_per_client,
-                          .options = on_gpus(),
-                          .hooks = {.cuda = FakeCuda::create({.num_gpus = c.num_gpus})}};
+    const JobSpec spec = {
+        .num_clients = 2,
+        .devices_per_client = c.devices_per_client,
+        .options = on_gpus(),
+        .hooks = {.cuda = fake_libraries(FakeCuda::create({.num_gpus = c.num_gpus}))}};
     EXPECT_THAT(run_isolated(absl::Seconds(60),
                              [&]() -> Status {
                                const std::vector<Status> statuses =
@@ -514,7 +522,7 @@ TEST(CudaClientTest, ClientsOfTwoHostsUseGpusOfEqualPlaces) {
     const JobSpec spec = {
         .num_clients = num_clients,
         .options = on_gpus(),
-        .hooks = {.host_ids = on_hosts(num_clients, 2), .cuda = api, .nccl = nccl}};
+        .hooks = {.host_ids = on_hosts(num_clients, 2), .cuda = fake_libraries(api), .nccl = nccl}};
     const auto body = [](Client& client) -> Status {
       const int id = client.client_id();
       TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 1}}, {id}));
@@ -529,10 +537,10 @@ TEST(CudaClientTest, ClientsOfTwoHostsUseGpusOfEqualPlaces) {
 
 // Clients 0 and 1 of one host, 2 and 3 of another: each host has one GPU for two.
 TEST(CudaClientTest, TwoClientsOnOneGpuAreRefusedOnEachHost) {
-  const JobSpec spec = {
-      .num_clients = 4,
-      .options = on_gpus(),
-      .hooks = {.host_ids = on_hosts(4, 2), .cuda = FakeCuda::create({.num_gpus = 1})}};
+  const JobSpec spec = {.num_clients = 4,
+                        .options = on_gpus(),
+                        .hooks = {.host_ids = on_hosts(4, 2),
+                                  .cuda = fake_libraries(FakeCuda::create({.num_gpus = 1}))}};
   EXPECT_THAT(
       run_isolated(absl::Seconds(60),
                    [&]() -> Status {
@@ -552,7 +560,7 @@ TEST(CudaClientTest, TwoClientsOnOneGpuAreRefusedOnEachHost) {
 
 TEST(CudaClientTest, ClientsOfOneProcessShareNoGpu) {
   const auto api = FakeCuda::create({.num_gpus = 2});
-  JobSpec spec = {.num_clients = 2, .options = on_gpus(), .hooks = {.cuda = api}};
+  JobSpec spec = {.num_clients = 2, .options = on_gpus(), .hooks = {.cuda = fake_libraries(api)}};
   spec.hooks.share_gpus = true;
   EXPECT_THAT(
       run_clients(spec, [](Client&) { return absl::OkStatus(); }),
@@ -564,18 +572,19 @@ TEST(CudaClientTest, ClientsOfOneProcessShareNoGpu) {
 TEST(CudaClientTest, WithoutNcclClientsMeetAtBarriersOnly) {
   if (nccl::open_api().ok()) GTEST_SKIP() << "there is NCCL";
   const auto api = FakeCuda::create({.num_gpus = 4});
-  EXPECT_THAT(
-      run_clients(
-          {.num_clients = 2, .devices_per_client = 2, .options = on_gpus(), .hooks = {.cuda = api}},
-          [](Client& client) -> Status {
-            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
-            const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
-            TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
-            TESSERA_RETURN_IF_ERROR(mesh.barrier("b", absl::Seconds(20)));
-            return expect_error(relayout(x, Layout::parse(mesh, "[-]")).await(),
-                                absl::StatusCode::kUnimplemented, {"install"});
-          }),
-      IsOk());
+  EXPECT_THAT(run_clients({.num_clients = 2,
+                           .devices_per_client = 2,
+                           .options = on_gpus(),
+                           .hooks = {.cuda = fake_libraries(api)}},
+                          [](Client& client) -> Status {
+                            TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
+                            const DTensor x = iota<float>({8}, Layout::parse(mesh, "[x]"));
+                            TESSERA_RETURN_IF_ERROR(expect_iota<float>(x));
+                            TESSERA_RETURN_IF_ERROR(mesh.barrier("b", absl::Seconds(20)));
+                            return expect_error(relayout(x, Layout::parse(mesh, "[-]")).await(),
+                                                absl::StatusCode::kUnimplemented, {"install"});
+                          }),
+              IsOk());
 }
 
 }  // namespace

@@ -23,19 +23,20 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "compute/cpu/host_engine.h"
+#include "compute/cpu/pointwise.h"
+#include "compute/cpu/reduce.h"
+#include "compute/cuda/cuda_engine.h"
+#include "compute/cuda/fake/fake_math.h"
+#include "compute/cuda/open_libraries.h"
+#include "compute/engine.h"
 #include "device/arithmetic.h"
 #include "device/buffer.h"
 #include "device/cuda/cuda_device.h"
-#include "device/cuda/cuda_engine.h"
 #include "device/cuda/fake/fake_cuda.h"
-#include "device/cuda/open_api.h"
-#include "device/engine.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
-#include "ops/kernels/host_engine.h"
-#include "ops/kernels/pointwise.h"
-#include "ops/kernels/reduce.h"
 #include "tests/support/gpu.h"
 #include "tests/support/matchers.h"
 
@@ -145,16 +146,17 @@ class EnginesTest : public ::testing::TestWithParam<Source> {
   void SetUp() override {
     if (GetParam().is_real) {
       if (const Status gpu = test_gpu(); !gpu.ok()) GTEST_SKIP() << gpu;
-      auto api = cuda::open_api();
-      ASSERT_THAT(api, IsOk());
-      api_ = *api;
+      auto libraries = cuda::open_libraries();
+      ASSERT_THAT(libraries, IsOk());
+      libraries_ = *libraries;
     } else {
       fake_ = FakeCuda::create();
-      api_ = fake_;
+      libraries_ = cuda::fake_libraries(fake_);
     }
-    auto device = CudaDevice::create(api_, 0, nullptr);
+    auto device = CudaDevice::create(libraries_->cuda, 0, nullptr);
     ASSERT_THAT(device, IsOk());
     device_ = *std::move(device);
+    ASSERT_THAT(CudaEngine::add_to(*device_, libraries_->math), IsOk());
   }
   void TearDown() override {
     if (device_ == nullptr) return;
@@ -209,7 +211,7 @@ class EnginesTest : public ::testing::TestWithParam<Source> {
   }
 
   std::shared_ptr<FakeCuda> fake_;
-  std::shared_ptr<cuda::Api> api_;
+  std::shared_ptr<const cuda::Libraries> libraries_;
   std::unique_ptr<CudaDevice> device_;
   Numbers numbers_;
   int num_checked_ = 0;
@@ -308,7 +310,7 @@ const MapCase kMapCases[] = {
 
 // Each walk for each type, whole and cut into parts of few elements.
 TEST_P(EnginesTest, MapsOfEveryWalk) {
-  CudaEngine small(*device_, {.most_elements = 50});
+  CudaEngine small(*device_, libraries_->math, {.most_elements = 50});
   for (const MapCase& c : kMapCases) {
     const int64_t count = num_elements(c.sizes);
     const std::vector<int64_t> none(c.sizes.size(), 0);
@@ -490,7 +492,7 @@ TEST_P(EnginesTest, HighRanks) {
 TEST_P(EnginesTest, Reductions) {
   const int64_t sizes[] = {7, 4, 6};
   // One with few terms for each thread, so that most reductions have several levels.
-  CudaEngine small(*device_, {.most_lanes = 2, .most_packs = 3});
+  CudaEngine small(*device_, libraries_->math, {.most_lanes = 2, .most_packs = 3});
   for (const DType dtype : kAllTypes) {
     const Bytes values = numbers_.of(dtype, 168, true);
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMin, ReduceOp::kMax}) {
@@ -523,8 +525,8 @@ TEST_P(EnginesTest, Reductions) {
 
 // By one lane and by as many as there are, in packs and one by one, in one pass and in several.
 TEST_P(EnginesTest, ReductionsOfManyShapes) {
-  CudaEngine few_lanes(*device_, {.most_lanes = 2, .most_packs = 3});
-  CudaEngine few_packs(*device_, {.most_packs = 2});
+  CudaEngine few_lanes(*device_, libraries_->math, {.most_lanes = 2, .most_packs = 3});
+  CudaEngine few_packs(*device_, libraries_->math, {.most_packs = 2});
   const struct {
     std::vector<int64_t> sizes;
     std::vector<bool> is_reduced;

@@ -34,6 +34,7 @@
 #include "collectives/nccl/open_api.h"
 #include "collectives/nccl/testing/contract.h"
 #include "collectives/testing/conformance.h"
+#include "compute/cuda/fake/fake_math.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/open_api.h"
@@ -270,12 +271,13 @@ class LossOnSharedGpuTest : public ::testing::TestWithParam<Place> {
     ends.while_standing_still = [] {};
     ends.go_on = [&] { gate.set_value(); };
     ends.die = []() -> Status { return absl::AbortedError("died"); };
-    TESSERA_RETURN_IF_ERROR(
-        first_error(run_threads({.num_clients = kClients,
-                                 .options = options,
-                                 .hooks = {.cuda = cuda, .nccl = nccl, .share_gpus = true}},
-                                [&](Client& client) { return body(client, ends); }),
-                    survivors));
+    TESSERA_RETURN_IF_ERROR(first_error(
+        run_threads(
+            {.num_clients = kClients,
+             .options = options,
+             .hooks = {.cuda = cuda::fake_libraries(cuda), .nccl = nccl, .share_gpus = true}},
+            [&](Client& client) { return body(client, ends); }),
+        survivors));
     TESSERA_REQUIRE(cuda->misuses().empty(), cuda->misuses()[0]);
     TESSERA_REQUIRE(nccl->misuses().empty(), nccl->misuses()[0]);
     return absl::OkStatus();

@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "collectives/nccl/fake/fake_nccl.h"
+#include "compute/cuda/fake/fake_math.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
@@ -83,7 +84,7 @@ TEST_P(NcclBackendTest, SaysWhoAdds) {
   EXPECT_THAT(run_clients({.num_clients = 2,
                            .devices_per_client = 2,
                            .options = options,
-                           .hooks = {.cuda = cuda, .nccl = nccl}},
+                           .hooks = {.cuda = cuda::fake_libraries(cuda), .nccl = nccl}},
                           body),
               IsOk());
 }

@@ -37,8 +37,8 @@ echo text >"${NCCL_DEBUG_FILE/\\%p/1}"
 echo '[       OK ] A.b (1 ms)'"""
 HAS_NO_GPU = "echo 'gpu_benchmark: no GPU: no driver' >&2; exit 3"
 PROGRAMS = [
-    "gpu_suites", "contract_on_gpu_test", "contract_test", "conformance_test", "digits_gpu_test",
-    "03_digits"
+    "gpu_suites", "contract_on_gpu_test", "math_contract_on_gpu_test", "contract_test",
+    "conformance_test", "digits_gpu_test", "03_digits"
 ]
 
 
@@ -117,7 +117,7 @@ class GpuRunTest(unittest.TestCase):
         self.program("03_digits", "echo 'FAILED_PRECONDITION: no GPU: no driver' >&2; exit 1")
         self.program("gpu_benchmark", HAS_NO_GPU)
         status, lines, last = self.run_it()
-        self.assertEqual((status, last), (0, "0 passed, 0 failed, 18 skipped, 0 not run"))
+        self.assertEqual((status, last), (0, "0 passed, 0 failed, 19 skipped, 0 not run"))
         self.assertRegex(lines["relayouts"], "skipped +[0-9]+ s  no GPU: no driver$")
         self.assertIn("no GPU: no driver", lines["memcheck"])
 

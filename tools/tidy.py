@@ -36,6 +36,7 @@ LAYERS = {
     "relayout": ["base", "mesh", "layout"],
     "visualize": ["base", "mesh", "layout", "relayout"],
     "device": ["base"],
+    "compute": ["base", "device"],
     "job": ["base"],
     "transport": ["base", "job"],
     "collectives": ["base", "device", "job", "transport"],
@@ -47,15 +48,16 @@ LAYERS = {
         "layout",
         "relayout",
         "device",
+        "compute",
         "job",
         "transport",
         "collectives",
         "dtensor",
         "examples",
     ],
-    "input": ["base", "mesh", "layout", "device", "job", "dtensor"],
+    "input": ["base", "mesh", "layout", "device", "compute", "job", "dtensor"],
     "distribute": ["base", "mesh", "layout", "device", "job", "dtensor", "ops", "input"],
-    "ops": ["base", "mesh", "layout", "relayout", "device", "dtensor"],
+    "ops": ["base", "mesh", "layout", "relayout", "device", "compute", "dtensor"],
 }
 
 # Layers without I/O, threads or clocks.

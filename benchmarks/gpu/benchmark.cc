@@ -18,6 +18,8 @@
 #include "collectives/nccl/gpu_sharing.h"
 #include "collectives/nccl/interface.h"
 #include "collectives/nccl/open_api.h"
+#include "compute/cuda/fake/fake_math.h"
+#include "compute/cuda/open_libraries.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "device/cuda/open_api.h"
 #include "tests/support/clients.h"
@@ -36,7 +38,7 @@ Status collectives(const BenchmarkOptions& options, Report* report) {
     return measure_collectives(job, {.rounds = options.rounds}, report);
   }
   const auto cuda = cuda::FakeCuda::create();
-  job.hooks.cuda = cuda;
+  job.hooks.cuda = cuda::fake_libraries(cuda);
   job.hooks.nccl = nccl::FakeNccl::create(cuda, {.shares_gpus = true});
   return measure_collectives(job, {.rounds = options.rounds, .repeats = 5}, report);
 }
@@ -56,7 +58,7 @@ Status kernels(const BenchmarkOptions& options, Report* report) {
 
 Status products(const BenchmarkOptions& options, Report* report) {
   if (options.is_on_fake) {
-    return measure_products(cuda::FakeCuda::create(), make_product_with_fakes,
+    return measure_products(cuda::fake_libraries(cuda::FakeCuda::create()), make_product_with_fakes,
                             {.small_rows = 16,
                              .large_rows = 48,
                              .rounds = options.rounds,
@@ -64,8 +66,8 @@ Status products(const BenchmarkOptions& options, Report* report) {
                              .large_repeats = 2},
                             report);
   }
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<cuda::Api> api, cuda::open_api());
-  return measure_products(api, make_cublaslt_product, {.rounds = options.rounds}, report);
+  TESSERA_ASSIGN_OR_RETURN(const auto libraries, cuda::open_libraries());
+  return measure_products(libraries, make_cublaslt_product, {.rounds = options.rounds}, report);
 }
 
 // As collectives(). A client whose NCCL is given leaves the settings of this machine's alone.
@@ -78,16 +80,16 @@ Status timeline(const BenchmarkOptions& options, Report* report) {
     const auto open_cuda = [] {
       nccl::choose_interface();
       nccl::share_gpus_among_processes();
-      return cuda::open_api();
+      return cuda::open_libraries();
     };
     return measure_timeline(job, {open_cuda, [] { return nccl::open_api(); }},
                             {.rounds = options.rounds}, report);
   }
   const auto cuda = cuda::FakeCuda::create();
   const auto nccl = nccl::FakeNccl::create(cuda, {.shares_gpus = true});
-  return measure_timeline(job, {[cuda] { return cuda; }, [nccl] { return nccl; }},
-                          {.rounds = options.rounds, .repeats = 5, .warm_up = 2, .operations = 10},
-                          report);
+  return measure_timeline(
+      job, {[cuda] { return cuda::fake_libraries(cuda); }, [nccl] { return nccl; }},
+      {.rounds = options.rounds, .repeats = 5, .warm_up = 2, .operations = 10}, report);
 }
 
 struct Part {

@@ -228,16 +228,16 @@ Status measure_doing(Products& large, const ProductSizes& sizes, Report* report)
 
 }  // namespace
 
-Status measure_products(const std::shared_ptr<cuda::Api>& api, const MakeProduct& make,
-                        const ProductSizes& sizes, Report* report) {
+Status measure_products(const std::shared_ptr<const cuda::Libraries>& libraries,
+                        const MakeProduct& make, const ProductSizes& sizes, Report* report) {
   ClientOptions options;
   options.device_type = DeviceType::kCuda;
   options.num_local_devices = 1;
   options.num_clients = 1;
   options.client_id = 0;
-  TESSERA_ASSIGN_OR_RETURN(Client client, internal::connect(options, {.cuda = api}));
+  TESSERA_ASSIGN_OR_RETURN(Client client, internal::connect(options, {.cuda = libraries}));
   {
-    TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> gpu, Gpu::create(api, 0));
+    TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> gpu, Gpu::create(libraries->cuda, 0));
     TESSERA_ASSIGN_OR_RETURN(const auto small,
                              Products::create(client, *gpu, make, sizes.small_rows));
     TESSERA_RETURN_IF_ERROR(measure_giving(*small, sizes, report));

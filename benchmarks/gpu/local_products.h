@@ -11,7 +11,7 @@
 #include "base/status.h"
 #include "benchmarks/gpu/product.h"
 #include "benchmarks/gpu/rounds.h"
-#include "device/cuda/api.h"
+#include "compute/cuda/math_api.h"
 
 namespace tessera::benchmarks {
 
@@ -23,10 +23,10 @@ struct ProductSizes {
   int large_repeats = 4;
 };
 
-// Runs as one client of one device on `api`. Adds rows, and two goals: at most 5 us over the bare
-// call, and 0.97 of its rate. The results of both are checked before they are measured.
-Status measure_products(const std::shared_ptr<cuda::Api>& api, const MakeProduct& make,
-                        const ProductSizes& sizes, Report* report);
+// Runs as one client of one device on the libraries. Adds rows, and two goals: at most 5 us over
+// the bare call, and 0.97 of its rate. The results of both are checked before they are measured.
+Status measure_products(const std::shared_ptr<const cuda::Libraries>& libraries,
+                        const MakeProduct& make, const ProductSizes& sizes, Report* report);
 
 }  // namespace tessera::benchmarks
 

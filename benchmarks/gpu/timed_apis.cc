@@ -100,9 +100,22 @@ class TimedCuda final : public TimedApi<cuda::Api> {
   Status launch(const cuda::Kernel& kernel, StreamHandle stream) override {
     return timed("launch", [&](cuda::Api& api) { return api.launch(kernel, stream); });
   }
+};
+
+class TimedMath final : public TimedApi<cuda::MathApi> {
+ public:
+  using TimedApi::TimedApi;
+
+  Status load_kernels() override {
+    return timed("load_kernels", [&](cuda::MathApi& math) { return math.load_kernels(); });
+  }
+  Status launch(const cuda::MathKernel& kernel, StreamHandle stream) override {
+    return timed("launch", [&](cuda::MathApi& math) { return math.launch(kernel, stream); });
+  }
   Status multiply(const cuda::Gemm& gemm, cuda::WorkspaceSource workspace,
                   StreamHandle stream) override {
-    return timed("multiply", [&](cuda::Api& api) { return api.multiply(gemm, workspace, stream); });
+    return timed("multiply",
+                 [&](cuda::MathApi& math) { return math.multiply(gemm, workspace, stream); });
   }
 };
 
@@ -187,9 +200,27 @@ class TimedNccl final : public TimedApi<nccl::Api> {
 
 }  // namespace
 
-std::shared_ptr<cuda::Api> timed_cuda(std::shared_ptr<CallLog> log,
-                                      std::function<StatusOr<std::shared_ptr<cuda::Api>>()> open) {
-  return std::make_shared<TimedCuda>(std::move(log), std::move(open));
+std::shared_ptr<const cuda::Libraries> timed_cuda(
+    std::shared_ptr<CallLog> log,
+    std::function<StatusOr<std::shared_ptr<const cuda::Libraries>>()> open) {
+  struct Opened {
+    std::once_flag once;
+    StatusOr<std::shared_ptr<const cuda::Libraries>> libraries = nullptr;
+  };
+  const auto libraries = [open = std::move(open), opened = std::make_shared<Opened>()] {
+    std::call_once(opened->once, [&] { opened->libraries = open(); });
+    return opened->libraries;
+  };
+  const auto open_cuda = [libraries]() -> StatusOr<std::shared_ptr<cuda::Api>> {
+    TESSERA_ASSIGN_OR_RETURN(const auto found, libraries());
+    return found->cuda;
+  };
+  const auto open_math = [libraries]() -> StatusOr<std::shared_ptr<cuda::MathApi>> {
+    TESSERA_ASSIGN_OR_RETURN(const auto found, libraries());
+    return found->math;
+  };
+  return std::make_shared<const cuda::Libraries>(cuda::Libraries{
+      std::make_shared<TimedCuda>(log, open_cuda), std::make_shared<TimedMath>(log, open_math)});
 }
 
 std::shared_ptr<nccl::Api> timed_nccl(std::shared_ptr<CallLog> log,

@@ -2,7 +2,7 @@
 //
 // The functions of CUDA and of NCCL, each call of which is written to a log.
 //
-//   job.hooks.cuda = timed_cuda(log, cuda::open_api);
+//   job.hooks.cuda = timed_cuda(log, cuda::open_libraries);
 //   job.hooks.nccl = timed_nccl(log, [] { return nccl::open_api(); });
 //
 // The functions themselves are opened by the first call, so that a process may make these objects
@@ -16,12 +16,13 @@
 #include "base/status.h"
 #include "benchmarks/gpu/call_log.h"
 #include "collectives/nccl/api.h"
-#include "device/cuda/api.h"
+#include "compute/cuda/math_api.h"
 
 namespace tessera::benchmarks {
 
-std::shared_ptr<cuda::Api> timed_cuda(std::shared_ptr<CallLog> log,
-                                      std::function<StatusOr<std::shared_ptr<cuda::Api>>()> open);
+std::shared_ptr<const cuda::Libraries> timed_cuda(
+    std::shared_ptr<CallLog> log,
+    std::function<StatusOr<std::shared_ptr<const cuda::Libraries>>()> open);
 std::shared_ptr<nccl::Api> timed_nccl(std::shared_ptr<CallLog> log,
                                       std::function<StatusOr<std::shared_ptr<nccl::Api>>()> open);
 

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "benchmarks/gpu/rounds.h"
 #include "collectives/nccl/api.h"
-#include "device/cuda/api.h"
+#include "compute/cuda/math_api.h"
 #include "tests/support/clients.h"
 
 namespace tessera::benchmarks {
@@ -28,7 +28,7 @@ struct TimelineSizes {
 
 // How a client opens the functions, in its own process.
 struct OpenApis {
-  std::function<StatusOr<std::shared_ptr<cuda::Api>>()> cuda;
+  std::function<StatusOr<std::shared_ptr<const cuda::Libraries>>()> cuda;
   std::function<StatusOr<std::shared_ptr<nccl::Api>>()> nccl;
 };
 

@@ -16,7 +16,8 @@
 #include "collectives/nccl/open_api.h"
 #include "collectives/nccl/slab_source.h"
 #include "collectives/platform/gpu_claims.h"
-#include "device/cuda/open_api.h"
+#include "compute/cuda/cuda_engine.h"     // NOTIDY(layers): devices get engines here
+#include "compute/cuda/open_libraries.h"  // NOTIDY(layers): devices get engines here
 #include "job/environment/host.h"
 
 namespace tessera {
@@ -38,12 +39,12 @@ Status check_processes(absl::Span<const MemberInfo> members) {
 }  // namespace
 
 StatusOr<std::unique_ptr<Platform>> GpuPlatform::create(const PlatformOptions& options) {
-  std::shared_ptr<cuda::Api> cuda = options.cuda;
-  if (cuda == nullptr) {
-    TESSERA_ASSIGN_OR_RETURN(cuda, cuda::open_api());
+  std::shared_ptr<const cuda::Libraries> libraries = options.cuda;
+  if (libraries == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(libraries, cuda::open_libraries());
   }
-  TESSERA_ASSIGN_OR_RETURN(const int num_gpus, cuda->device_count());
-  return std::unique_ptr<Platform>(new GpuPlatform(options, std::move(cuda), num_gpus));
+  TESSERA_ASSIGN_OR_RETURN(const int num_gpus, libraries->cuda->device_count());
+  return std::unique_ptr<Platform>(new GpuPlatform(options, *libraries, num_gpus));
 }
 
 Status GpuPlatform::prepare(const JobEnvironment& job) {
@@ -69,7 +70,7 @@ Status GpuPlatform::join(Coordinator& coordinator, absl::Time deadline) {
   for (int64_t i = 0; i < std::min(num_gpus_, self.num_local_devices); ++i) {
     used_gpus_.push_back(static_cast<int>((first + i) % num_gpus_));
     if (may_share_gpus_) continue;
-    TESSERA_ASSIGN_OR_RETURN(std::string id, cuda_->bus_id(used_gpus_.back()));
+    TESSERA_ASSIGN_OR_RETURN(std::string id, libraries_.cuda->bus_id(used_gpus_.back()));
     bus_ids.push_back(std::move(id));
   }
   if (coordinator.num_clients() == 1) return absl::OkStatus();
@@ -78,15 +79,16 @@ Status GpuPlatform::join(Coordinator& coordinator, absl::Time deadline) {
 
 StatusOr<std::vector<std::unique_ptr<LocalDevice>>> GpuPlatform::start_devices(const Start& start) {
   link_ = &start.link;
-  TESSERA_RETURN_IF_ERROR(cuda::enable_peers(*cuda_, used_gpus_));
+  TESSERA_RETURN_IF_ERROR(cuda::enable_peers(*libraries_.cuda, used_gpus_));
   const std::shared_ptr<nccl::Api> nccl = link_->num_clients() == 1 ? nullptr : open_nccl();
   std::vector<std::unique_ptr<LocalDevice>> devices;
   for (const Device& device : start.devices) {
     TESSERA_ASSIGN_OR_RETURN(
         std::unique_ptr<cuda::CudaDevice> gpu,
-        cuda::CudaDevice::create(cuda_, used_gpus_[device.ordinal % used_gpus_.size()],
+        cuda::CudaDevice::create(libraries_.cuda, used_gpus_[device.ordinal % used_gpus_.size()],
                                  link_->observer(device.ordinal),
                                  nccl == nullptr ? cuda::SlabSource() : nccl::slab_source(nccl)));
+    TESSERA_RETURN_IF_ERROR(cuda::CudaEngine::add_to(*gpu, libraries_.math));
     gpus_.push_back(gpu.get());
     devices.push_back(std::move(gpu));
   }

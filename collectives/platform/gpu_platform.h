@@ -23,7 +23,7 @@
 #include "collectives/host/host_link.h"
 #include "collectives/nccl/watch.h"
 #include "collectives/platform/platform.h"
-#include "device/cuda/api.h"
+#include "compute/cuda/math_api.h"  // NOTIDY(layers): devices get engines here
 #include "device/cuda/cuda_device.h"
 #include "device/local_device.h"
 #include "job/coordinator/coordinator.h"
@@ -44,15 +44,15 @@ class GpuPlatform final : public Platform {
   void end() override { watch_ = nullptr; }
 
  private:
-  GpuPlatform(const PlatformOptions& options, std::shared_ptr<cuda::Api> cuda, int num_gpus)
-      : options_(options), cuda_(std::move(cuda)), num_gpus_(num_gpus) {}
+  GpuPlatform(const PlatformOptions& options, const cuda::Libraries& libraries, int num_gpus)
+      : options_(options), libraries_(libraries), num_gpus_(num_gpus) {}
   // Null where there is none, and nccl_status_ says why.
   std::shared_ptr<nccl::Api> open_nccl();
   StatusOr<std::unique_ptr<host::DeviceMover>> new_mover(
       absl::Span<const host::GroupMember> members, std::shared_ptr<network::Network> network);
 
   const PlatformOptions options_;
-  const std::shared_ptr<cuda::Api> cuda_;
+  const cuda::Libraries libraries_;
   const int num_gpus_;           // of this machine
   bool may_share_gpus_ = false;  // with other clients, as $TESSERA_SHARE_GPUS says
   bool shares_gpus_ = false;     // so, and NCCL was told

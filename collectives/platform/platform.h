@@ -37,7 +37,7 @@
 namespace tessera {
 
 namespace cuda {
-class Api;
+struct Libraries;
 }  // namespace cuda
 namespace nccl {
 class Api;
@@ -48,7 +48,7 @@ class Network;
 
 struct PlatformOptions {
   // If not null, these replace the libraries of this machine for GPUs.
-  std::shared_ptr<cuda::Api> cuda = {};
+  std::shared_ptr<const cuda::Libraries> cuda = {};
   std::shared_ptr<nccl::Api> nccl = {};
   // Whether NCCL adds too, instead of moving bytes alone.
   bool nccl_adds = false;

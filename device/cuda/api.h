@@ -28,9 +28,7 @@
 #include <variant>
 
 #include "base/status.h"
-#include "device/cuda/gemm.h"
 #include "device/cuda/kernels.h"
-#include "device/cuda/math.h"
 
 namespace tessera::cuda {
 
@@ -38,9 +36,7 @@ namespace tessera::cuda {
 using StreamHandle = struct OpaqueStream*;
 using EventHandle = struct OpaqueEvent*;
 
-using Kernel = std::variant<CopyBatch, Reduce, Fill, Iota, Cast, Map, ReduceDims, CumSum,
-                            ArgExtreme, MergePass, TakeOrdered, CheckIndices, ReportIndex, Take,
-                            ScatterAdd, OneHot, Pick, MaskLater, Image, Draw, Step, Product>;
+using Kernel = std::variant<CopyBatch, Reduce, Fill, Iota, Cast>;
 
 class Api {
  public:
@@ -89,12 +85,6 @@ class Api {
   virtual Status load_kernels() = 0;
   // Runs a kernel of at least one item on a stream of the current GPU.
   virtual Status launch(const Kernel& kernel, StreamHandle stream) = 0;
-  // Gives a stream of the current GPU products of floats. Asks for a workspace where it helps, at
-  // most once, and does without where there is no memory for it: the last bits of the result may
-  // depend on which. Each of the two gives the same bits each time for the same matrices at the
-  // same alignment. cublasLtMatmul; Unimplemented, with what to install, where cuBLASLt is not
-  // there.
-  virtual Status multiply(const Gemm& gemm, WorkspaceSource workspace, StreamHandle stream) = 0;
 };
 
 }  // namespace tessera::cuda

@@ -33,7 +33,6 @@ CudaDevice::CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> 
     : slabs_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kGpu,
                                         std::move(source))),
       pinned_(std::make_shared<SlabPool>(api, stream->queue().gpu(), SlabPool::Kind::kPinned)),
-      engine_(std::make_unique<CudaEngine>(*this)),
       stream_(std::move(stream)) {}
 
 Status CudaDevice::use(const Buffer& input) {
@@ -46,7 +45,7 @@ Status CudaDevice::use(const Buffer& input) {
 }
 
 CudaDevice::Doubts CudaDevice::take_doubts() {
-  return {engine_->take_reports(), std::exchange(unverified_inputs_, {})};
+  return {std::exchange(checks_, {}), std::exchange(unverified_inputs_, {})};
 }
 
 Status CudaDevice::Doubts::status() const {
@@ -54,7 +53,7 @@ Status CudaDevice::Doubts::status() const {
   for (const std::shared_ptr<Completion>& input : inputs) {
     TESSERA_RETURN_IF_ERROR(input->status());
   }
-  for (const CudaEngine::IndexReport& report : reports) TESSERA_RETURN_IF_ERROR(report.status());
+  for (const std::function<Status()>& check : checks) TESSERA_RETURN_IF_ERROR(check());
   return absl::OkStatus();
 }
 
@@ -94,7 +93,7 @@ void CudaDevice::finish(absl::Span<const std::shared_ptr<Buffer>> buffers, const
   // Another thread than that of the tasks ends ops that failed before they were enqueued.
   Doubts doubts;
   if (status.ok() || stream_->runs_task_here()) doubts = take_doubts();
-  const bool is_unverified = !doubts.reports.empty() || !doubts.inputs.empty();
+  const bool is_unverified = !doubts.checks.empty() || !doubts.inputs.empty();
   absl::InlinedVector<std::shared_ptr<Completion>, 4> readies;
   for (const std::shared_ptr<Buffer>& buffer : buffers) {
     if (status.ok() && is_unverified) buffer->mark_unverified();

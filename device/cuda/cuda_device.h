@@ -14,7 +14,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -24,7 +26,6 @@
 #include "device/buffer.h"
 #include "device/completion.h"
 #include "device/cuda/api.h"
-#include "device/cuda/cuda_engine.h"
 #include "device/cuda/cuda_stream.h"
 #include "device/cuda/kernel_plan.h"
 #include "device/cuda/slab_pool.h"
@@ -52,6 +53,8 @@ class CudaDevice final : public LocalDevice {
   StatusOr<std::shared_ptr<Buffer>> new_buffer(int64_t size_bytes) const override {
     return Buffer::deferred(slabs_, size_bytes);
   }
+  // Sets engine(), before the first task. The device owns it; the engine may refer to the device.
+  void set_engine(std::shared_ptr<Engine> engine) { engine_ = std::move(engine); }
   // memory(), as what it is.
   const std::shared_ptr<SlabPool>& slabs() const { return slabs_; }
   const std::shared_ptr<SlabPool>& pinned() const { return pinned_; }
@@ -66,8 +69,12 @@ class CudaDevice final : public LocalDevice {
   Status reduce(absl::Span<const Reduce> plan);
   Status fill(DType dtype, const void* element, std::byte* out, int64_t num_elements) override;
   Status iota(DType dtype, const Shape& shape, const Box& box, std::byte* out) override;
+  // Adds a check of the op that the task is making: it is called once when the GPU is done with
+  // what the task gives it before finish(), and its error is that of the op. It reads what the GPU
+  // has found wrong with values in memory.
+  void add_check(std::function<Status()> check) { checks_.push_back(std::move(check)); }
   // The buffer is issued now, with this status, and ready when the GPU is done. It is unverified if
-  // the op looks at indices, or at inputs that are unverified.
+  // the op has checks, or looks at inputs that are unverified.
   using LocalDevice::finish;
   void finish(absl::Span<const std::shared_ptr<Buffer>> buffers, const Status& status) override;
 
@@ -92,7 +99,7 @@ class CudaDevice final : public LocalDevice {
 
   // Possible errors of the op by which the task fills a buffer; since the last call.
   struct Doubts {
-    std::vector<CudaEngine::IndexReport> reports;
+    std::vector<std::function<Status()>> checks;
     std::vector<std::shared_ptr<Completion>> inputs;
     // Requires that the GPU is done.
     Status status() const;
@@ -101,8 +108,10 @@ class CudaDevice final : public LocalDevice {
 
   std::shared_ptr<SlabPool> slabs_;
   std::shared_ptr<SlabPool> pinned_;
-  std::unique_ptr<CudaEngine> engine_;
-  std::vector<std::shared_ptr<Completion>> unverified_inputs_;  // of the task that runs
+  std::shared_ptr<Engine> engine_;
+  // Of the task that runs.
+  std::vector<std::function<Status()>> checks_;
+  std::vector<std::shared_ptr<Completion>> unverified_inputs_;
   std::unique_ptr<CudaStream> stream_;  // goes first: its work uses the pools
 };
 

@@ -19,7 +19,6 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "device/cuda/kernels.h"
-#include "device/cuda/math.h"
 
 namespace tessera::cuda {
 
@@ -63,12 +62,6 @@ std::vector<Iota> plan_iota(DType dtype, const Shape& shape, const Box& box, std
 // to[i] = from[i]. Requires 1 or more elements, and memory that is aligned to them.
 Cast plan_cast(DType from_dtype, DType to_dtype, const std::byte* from, std::byte* to,
                int64_t num_elements);
-
-// Sets how the items of a map walk through its arrays; the other fields are set. `sizes` are those
-// of the result, of 1 to 2^30 elements and at most kMaxDims dims; strides[k], in elements, are
-// those of operand k. An operand without data is its element.
-void plan_map(absl::Span<const int64_t> sizes, absl::Span<const absl::Span<const int64_t>> strides,
-              Map* map);
 
 }  // namespace tessera::cuda
 

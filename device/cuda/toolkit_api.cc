@@ -14,41 +14,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "device/cuda/kernel_launch.h"
-#include "device/cuda/math_launch.h"
 #include "device/cuda/open_api.h"
-#include "device/cuda/products.h"
+#include "device/cuda/toolkit_status.h"
 
 namespace tessera::cuda {
 namespace {
 
 static_assert(sizeof(Reduce) <= 32764 && sizeof(CopyBatch) <= 32764, "parameters of kernels");
 
-absl::StatusCode code_of(cudaError_t error) {
-  switch (error) {
-    case cudaErrorMemoryAllocation:
-      return absl::StatusCode::kResourceExhausted;
-    case cudaErrorNoDevice:
-    case cudaErrorInsufficientDriver:
-    case cudaErrorInitializationError:
-    case cudaErrorStubLibrary:
-    case cudaErrorSystemDriverMismatch:
-    case cudaErrorCompatNotSupportedOnDevice:
-      return absl::StatusCode::kFailedPrecondition;
-    case cudaErrorDevicesUnavailable:
-    case cudaErrorECCUncorrectable:
-    case cudaErrorHardwareStackError:
-    case cudaErrorLaunchTimeout:
-      return absl::StatusCode::kUnavailable;
-    default:
-      return absl::StatusCode::kInternal;
-  }
-}
-
 Status status_of(cudaError_t error, absl::string_view function) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  cudaGetLastError();  // what is not sticky must not come out of the next launch
-  return Status(code_of(error), absl::StrCat(function, ": ", cudaGetErrorName(error), ", ",
-                                             cudaGetErrorString(error)));
+  return toolkit_status(error, function);
 }
 
 cudaStream_t native(StreamHandle stream) { return reinterpret_cast<cudaStream_t>(stream); }
@@ -153,23 +128,13 @@ class ToolkitApi : public Api {
                      "cudaMemcpyAsync");
   }
   Status load_kernels() override {
-    TESSERA_RETURN_IF_ERROR(
-        status_of(static_cast<cudaError_t>(cuda::load_kernels()), "cudaFuncGetAttributes"));
-    return status_of(static_cast<cudaError_t>(load_math_kernels()), "cudaFuncGetAttributes");
+    return toolkit_status(cuda::load_kernels(), "cudaFuncGetAttributes");
   }
   Status launch(const Kernel& kernel, StreamHandle stream) override {
     const int error = std::visit(
         [stream](const auto& values) { return cuda::launch(values, native(stream)); }, kernel);
-    return status_of(static_cast<cudaError_t>(error), "the launch of a kernel");
+    return toolkit_status(error, "the launch of a kernel");
   }
-  Status multiply(const Gemm& gemm, WorkspaceSource workspace, StreamHandle stream) override {
-    bool is_done = false;
-    TESSERA_RETURN_IF_ERROR(products_.multiply(gemm, workspace, native(stream), &is_done));
-    return is_done ? absl::OkStatus() : launch(product_of(gemm), stream);
-  }
-
- private:
-  Products products_;
 };
 
 }  // namespace

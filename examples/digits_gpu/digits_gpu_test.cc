@@ -18,6 +18,7 @@
 
 #include "absl/time/time.h"
 #include "collectives/nccl/fake/fake_nccl.h"  // NOTIDY(layers): several clients' fakes
+#include "compute/cuda/fake/fake_math.h"      // NOTIDY(layers): GPUs of tests
 #include "device/cuda/fake/fake_cuda.h"       // NOTIDY(layers): GPUs of tests
 #include "device/cuda/open_api.h"             // NOTIDY(layers): whether there is a GPU
 #include "examples/digits_csv.h"
@@ -315,7 +316,7 @@ Status learn_on_gpus(const TrainingCase& c, Curve& curve) {
   }
   const auto cuda = FakeCuda::create({.num_gpus = c.num_gpus});
   const auto nccl = nccl::FakeNccl::create(cuda);
-  spec.hooks.cuda = cuda;
+  spec.hooks.cuda = cuda::fake_libraries(cuda);
   spec.hooks.nccl = nccl;
   return run_clients(spec, [&](Client& client) -> Status {
     TESSERA_RETURN_IF_ERROR(learn(client, math_on_gpu(fake_gpu_math(cuda)), c.epochs, curve));

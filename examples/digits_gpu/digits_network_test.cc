@@ -14,7 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "device/cuda/fake/fake_cuda.h"  // NOTIDY(layers): GPUs of tests
+#include "compute/cuda/fake/fake_math.h"  // NOTIDY(layers): GPUs of tests
+#include "device/cuda/fake/fake_cuda.h"   // NOTIDY(layers): GPUs of tests
 #include "dtensor/client_hooks.h"
 #include "examples/digits_gpu/digits_math.h"
 #include "examples/digits_gpu/digits_math_gpu.h"
@@ -139,7 +140,7 @@ TEST_P(DigitsNetworkTest, ThreeStepsAgreeWithOracle) {
     if (num_gpus == kRealGpus) {
       TESSERA_ASSERT_OK_AND_ASSIGN(gpu, open_gpu_math());
     } else {
-      hooks.cuda = cuda;
+      hooks.cuda = cuda::fake_libraries(cuda);
     }
     math = math_on_gpu(std::move(gpu));
   }

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "collectives/nccl/fake/fake_nccl.h"
 #include "collectives/testing/conformance.h"
+#include "compute/cuda/fake/fake_math.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
@@ -53,7 +54,9 @@ struct GpusOfTwoHosts {
               .num_clients = num_clients,
               .devices_per_client = devices_per_client,
               .options = options,
-              .hooks = {.host_ids = on_hosts(num_clients, 2), .cuda = cuda, .nccl = nccl}}) {
+              .hooks = {.host_ids = on_hosts(num_clients, 2),
+                        .cuda = cuda::fake_libraries(cuda),
+                        .nccl = nccl}}) {
     spec.options.device_type = DeviceType::kCuda;
   }
   Status run(const ClientBody& body) const {

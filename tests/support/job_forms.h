@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "collectives/nccl/fake/fake_nccl.h"
+#include "compute/cuda/fake/fake_math.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
@@ -131,7 +132,7 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
     spec.hooks.share_gpus = GetParam().shares_gpus;
     const auto api = cuda::FakeCuda::create({.num_gpus = GetParam().num_gpus});
     const auto nccl = nccl::FakeNccl::create(api, {.shares_gpus = GetParam().shares_gpus});
-    spec.hooks.cuda = api;
+    spec.hooks.cuda = cuda::fake_libraries(api);
     spec.hooks.nccl = nccl;
     return run_clients(spec, [&](Client& client) -> Status {
       TESSERA_RETURN_IF_ERROR(body(client));

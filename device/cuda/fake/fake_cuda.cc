@@ -116,6 +116,11 @@ void FakeCuda::expect_device(absl::string_view function) {
   if (thread_gpu == kUnset) misuse(function, "a thread that has set no device").IgnoreError();
 }
 
+Status FakeCuda::report_misuse(absl::string_view function, std::string what) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return misuse(function, std::move(what));
+}
+
 Status FakeCuda::enter(absl::string_view function, int gpu) {
   const std::string name(function);
   const int call = ++calls_[name];
@@ -441,26 +446,6 @@ Status FakeCuda::launch(const Kernel& kernel, StreamHandle stream) {
   auto held = std::make_shared<const Kernel>(kernel);
   enqueue(*on, {[held] { run_kernel(*held); }, std::move(ranges)});
   return absl::OkStatus();
-}
-
-Status FakeCuda::multiply(const Gemm& gemm, WorkspaceSource workspace, StreamHandle stream) {
-  constexpr uint64_t kWorkspaceBytes = 1024;
-  const Product product = product_of(gemm);
-  auto memory = touched_bytes(product);
-  std::byte* partial_sums = nullptr;
-  if (gemm.summed > 1) {
-    const StatusOr<std::byte*> given = workspace(kWorkspaceBytes);
-    if (!given.ok() && !absl::IsResourceExhausted(given.status())) return given.status();
-    if (given.ok()) partial_sums = *given;
-  }
-  if (partial_sums != nullptr) memory.emplace_back(partial_sums, kWorkspaceBytes);
-  return enqueue_work(
-      "multiply", memory,
-      [product, partial_sums] {
-        if (partial_sums != nullptr) std::memset(partial_sums, 0xff, kWorkspaceBytes);
-        run_kernel(product);
-      },
-      stream);
 }
 
 Status FakeCuda::enqueue_work(absl::string_view function,

@@ -90,6 +90,8 @@ class FakeCuda : public Api {
   int current_device() const { return current_gpu(); }
   // Reports a misuse if the calling thread has not set its device.
   void expect_device(absl::string_view function);
+  // Adds to misuses(), and returns the error.
+  Status report_misuse(absl::string_view function, std::string what);
   // Waits as free() does, without freeing anything.
   void wait_for_gpu(int gpu);
   // Memory by cuMemCreate() and cuMemMap(), and its end: neither waits for the GPU.
@@ -119,8 +121,6 @@ class FakeCuda : public Api {
               StreamHandle stream) override;
   Status load_kernels() override;
   Status launch(const Kernel& kernel, StreamHandle stream) override;
-  // Takes a workspace for each sum of several terms, and overwrites it.
-  Status multiply(const Gemm& gemm, WorkspaceSource workspace, StreamHandle stream) override;
 
  private:
   struct Allocation {

@@ -121,27 +121,6 @@ const MisuseCase kMisuses[] = {
     {"misaligned_vectors",
      [](Rig& rig) { return rig.api->launch(fill_of(rig.memory[0] + 4, 16), rig.streams[0]); },
      "launch: a fill of memory that is not aligned"},
-    {"misaligned_packs_of_a_map",
-     [](Rig& rig) {
-       Map map;
-       map.is_packed = true;
-       map.in[0] = {.data = rig.memory[0] + 4, .run_stride = 1};
-       map.out = rig.memory[0] + 1024;
-       map.run_elements = 4;
-       map.num_items = 1;
-       return rig.api->launch(map, rig.streams[0]);
-     },
-     "launch: a kernel of memory that is not aligned"},
-    {"misaligned_packs_of_a_reduction",
-     [](Rig& rig) {
-       ReduceDims reduce;
-       reduce.pack = 4;
-       reduce.in = rig.memory[0] + 4;
-       reduce.out = rig.memory[0] + 1024;
-       reduce.num_items = 1;
-       return rig.api->launch(reduce, rig.streams[0]);
-     },
-     "launch: a kernel of memory that is not aligned"},
     {"no_such_gpu", [](Rig& rig) { return rig.api->set_device(2); }, "set_device: GPU 2 of 2"},
 };
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <string>
 
-#include "device/cuda/fake/run_math.h"
 #include "device/cuda/kernel_bodies.h"
 
 namespace tessera::cuda {

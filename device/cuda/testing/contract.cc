@@ -10,18 +10,15 @@
 #include <random>
 #include <set>
 #include <string>
-#include <thread>
 #include <type_traits>
 
 #include "Eigen/Core"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "base/clock.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "device/cuda/kernel_plan.h"
+#include "device/cuda/testing/bench.h"
 #include "tests/support/scalars.h"
 
 namespace tessera::cuda {
@@ -32,85 +29,6 @@ using testing::is_nan;
 using testing::place_in;
 using testing::reduce_scalars;
 using testing::same;
-
-Status expect(bool condition, absl::string_view what) {
-  return condition ? absl::OkStatus() : absl::InternalError(absl::StrCat("not so: ", what));
-}
-
-// One stream with memory on both sides, and what a case does with them again and again.
-class Bench {
- public:
-  static StatusOr<std::unique_ptr<Bench>> create(Api& api) {
-    std::unique_ptr<Bench> bench(new Bench(api));
-    TESSERA_RETURN_IF_ERROR(api.set_device(0));
-    TESSERA_RETURN_IF_ERROR(api.load_kernels());
-    TESSERA_ASSIGN_OR_RETURN(bench->stream_, api.create_stream());
-    TESSERA_ASSIGN_OR_RETURN(bench->event_, api.create_event());
-    return bench;
-  }
-  ~Bench() {
-    finish().IgnoreError();
-    for (std::byte* memory : on_gpu_) api_.free(memory).IgnoreError();
-    for (std::byte* memory : pinned_) api_.free_pinned(memory).IgnoreError();
-    if (event_ != nullptr) api_.destroy_event(event_).IgnoreError();
-    if (stream_ != nullptr) api_.destroy_stream(stream_).IgnoreError();
-  }
-
-  StreamHandle stream() const { return stream_; }
-  StatusOr<std::byte*> memory(uint64_t size_bytes) {
-    TESSERA_ASSIGN_OR_RETURN(std::byte * memory, api_.allocate(std::max<uint64_t>(1, size_bytes)));
-    on_gpu_.push_back(memory);
-    return memory;
-  }
-  // memory(), for products.
-  auto workspaces() {
-    return [this](uint64_t size_bytes) { return memory(size_bytes); };
-  }
-  StatusOr<std::byte*> pinned(uint64_t size_bytes) {
-    TESSERA_ASSIGN_OR_RETURN(std::byte * memory,
-                             api_.allocate_pinned(std::max<uint64_t>(1, size_bytes)));
-    pinned_.push_back(memory);
-    return memory;
-  }
-  // New memory of the GPU with these bytes.
-  StatusOr<std::byte*> upload(const std::vector<std::byte>& bytes) {
-    TESSERA_ASSIGN_OR_RETURN(std::byte * on_gpu, memory(bytes.size()));
-    TESSERA_ASSIGN_OR_RETURN(std::byte * on_host, pinned(bytes.size()));
-    if (bytes.empty()) return on_gpu;
-    std::memcpy(on_host, bytes.data(), bytes.size());
-    TESSERA_RETURN_IF_ERROR(api_.copy(on_gpu, on_host, bytes.size(), stream_));
-    return on_gpu;
-  }
-  StatusOr<std::vector<std::byte>> download(const std::byte* from, uint64_t size_bytes) {
-    TESSERA_ASSIGN_OR_RETURN(std::byte * on_host, pinned(size_bytes));
-    if (size_bytes > 0) TESSERA_RETURN_IF_ERROR(api_.copy(on_host, from, size_bytes, stream_));
-    TESSERA_RETURN_IF_ERROR(finish());
-    return std::vector<std::byte>(on_host, on_host + size_bytes);
-  }
-  // Waits until the stream has done what it was given.
-  Status finish() {
-    TESSERA_RETURN_IF_ERROR(api_.record_event(event_, stream_));
-    return wait(event_);
-  }
-  Status wait(EventHandle event) {
-    const absl::Time deadline = steady_now() + absl::Seconds(30);
-    while (true) {
-      TESSERA_ASSIGN_OR_RETURN(const bool done, api_.query_event(event));
-      if (done) return absl::OkStatus();
-      if (steady_now() > deadline) return absl::DeadlineExceededError("the stream is not done");
-      std::this_thread::yield();
-    }
-  }
-
- private:
-  explicit Bench(Api& api) : api_(api) {}
-
-  Api& api_;
-  StreamHandle stream_ = nullptr;
-  EventHandle event_ = nullptr;
-  std::vector<std::byte*> on_gpu_;
-  std::vector<std::byte*> pinned_;
-};
 
 std::vector<std::byte> pattern(uint64_t size_bytes, uint32_t seed) {
   std::mt19937 random(seed);
@@ -237,13 +155,6 @@ std::vector<std::byte> values_of(uint64_t seed, int64_t count) {
     std::memcpy(bytes.data() + i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
   }
   return bytes;
-}
-
-template <class T>
-T at(const std::vector<std::byte>& bytes, int64_t i) {
-  T value;
-  std::memcpy(&value, bytes.data() + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  return value;
 }
 
 template <class T>
@@ -524,143 +435,6 @@ Status bus_ids_name_gpus(Api& api) {
   return absl::OkStatus();
 }
 
-// Small whole numbers, whose products and sums every type of floats holds exactly.
-template <class T>
-std::vector<std::byte> whole_numbers(int64_t count) {
-  std::vector<std::byte> bytes(static_cast<size_t>(count) * sizeof(T));
-  for (int64_t i = 0; i < count; ++i) {
-    const T value = static_cast<T>(static_cast<float>((7 * i + 3) % 11 - 5));
-    std::memcpy(bytes.data() + i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
-  }
-  return bytes;
-}
-
-bool has_no_cublaslt(const Status& status) {
-  return absl::IsUnimplemented(status) && absl::StrContains(status.message(), "install");
-}
-
-template <class T>
-Status check_product(Api& api, bool a_is_transposed, bool b_is_transposed) {
-  constexpr int64_t kBatch = 2, kRows = 5, kColumns = 3, kSummed = 4;
-  TESSERA_ASSIGN_OR_RETURN(const auto bench, Bench::create(api));
-  const std::vector<std::byte> a = whole_numbers<T>(kBatch * kRows * kSummed);
-  const std::vector<std::byte> b = whole_numbers<T>(kBatch * kSummed * kColumns);
-  Gemm gemm;
-  gemm.type = element_type(dtype_of<T>());
-  gemm.batch = kBatch;
-  gemm.rows = kRows;
-  gemm.columns = kColumns;
-  gemm.summed = kSummed;
-  gemm.a = {nullptr, a_is_transposed, a_is_transposed ? kRows : kSummed, kRows * kSummed};
-  gemm.b = {nullptr, b_is_transposed, b_is_transposed ? kSummed : kColumns, kSummed * kColumns};
-  TESSERA_ASSIGN_OR_RETURN(gemm.a.data, bench->upload(a));
-  TESSERA_ASSIGN_OR_RETURN(gemm.b.data, bench->upload(b));
-  constexpr int64_t kCount = kBatch * kRows * kColumns;
-  TESSERA_ASSIGN_OR_RETURN(gemm.c, bench->memory(kCount * sizeof(T)));
-  const Status status = api.multiply(gemm, bench->workspaces(), bench->stream());
-  if (has_no_cublaslt(status)) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(status);
-  TESSERA_ASSIGN_OR_RETURN(const auto got, bench->download(gemm.c, kCount * sizeof(T)));
-  for (int64_t i = 0; i < kCount; ++i) {
-    const int64_t n = i / (kRows * kColumns), row = i / kColumns % kRows, column = i % kColumns;
-    double sum = 0;
-    for (int64_t k = 0; k < kSummed; ++k) {
-      const int64_t from_a = a_is_transposed ? k * kRows + row : row * kSummed + k;
-      const int64_t from_b = b_is_transposed ? column * kSummed + k : k * kColumns + column;
-      sum += static_cast<double>(at<T>(a, n * kRows * kSummed + from_a)) *
-             static_cast<double>(at<T>(b, n * kSummed * kColumns + from_b));
-    }
-    if (static_cast<double>(at<T>(got, i)) == sum) continue;
-    return absl::InternalError(absl::StrCat("element ", i, " of a product of ",
-                                            dtype_name(dtype_of<T>()), " is ",
-                                            static_cast<double>(at<T>(got, i)), " and not ", sum));
-  }
-  return absl::OkStatus();
-}
-
-Status multiplies(Api& api) {
-  for (const bool a_is_transposed : {false, true}) {
-    for (const bool b_is_transposed : {false, true}) {
-      TESSERA_RETURN_IF_ERROR(check_product<float>(api, a_is_transposed, b_is_transposed));
-      TESSERA_RETURN_IF_ERROR(check_product<double>(api, a_is_transposed, b_is_transposed));
-      TESSERA_RETURN_IF_ERROR(check_product<Eigen::half>(api, a_is_transposed, b_is_transposed));
-      TESSERA_RETURN_IF_ERROR(
-          check_product<Eigen::bfloat16>(api, a_is_transposed, b_is_transposed));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Sums that are long for their result, as in the gradient of a weight: where there is memory for a
-// workspace, where there is none, and twice.
-template <class T>
-Status check_long_sums(Api& api) {
-  constexpr int64_t kRows = 32, kColumns = 16, kSummed = 4096;
-  TESSERA_ASSIGN_OR_RETURN(const auto bench, Bench::create(api));
-  std::mt19937 random(17);
-  std::uniform_real_distribution<float> numbers(-1, 1);
-  std::vector<std::byte> terms[2];
-  for (const int k : {0, 1}) {
-    for (int64_t i = 0; i < kSummed * (k == 0 ? kRows : kColumns); ++i) {
-      const T value = static_cast<T>(numbers(random));
-      const auto* const bytes = reinterpret_cast<const std::byte*>(&value);
-      terms[k].insert(terms[k].end(), bytes, bytes + sizeof(T));
-    }
-  }
-  Gemm gemm;
-  gemm.type = element_type(dtype_of<T>());
-  gemm.rows = kRows;
-  gemm.columns = kColumns;
-  gemm.summed = kSummed;
-  gemm.a = {nullptr, true, kRows, 0};
-  gemm.b = {nullptr, false, kColumns, 0};
-  TESSERA_ASSIGN_OR_RETURN(gemm.a.data, bench->upload(terms[0]));
-  TESSERA_ASSIGN_OR_RETURN(gemm.b.data, bench->upload(terms[1]));
-  constexpr int64_t kCount = kRows * kColumns;
-  TESSERA_ASSIGN_OR_RETURN(gemm.c, bench->memory(kCount * sizeof(T)));
-  const auto no_workspace = [](uint64_t) -> StatusOr<std::byte*> {
-    return absl::ResourceExhaustedError("no memory");
-  };
-  std::vector<std::byte> results[4];
-  for (const int k : {0, 1, 2, 3}) {
-    const Status status = k % 2 == 0 ? api.multiply(gemm, bench->workspaces(), bench->stream())
-                                     : api.multiply(gemm, no_workspace, bench->stream());
-    if (has_no_cublaslt(status)) return absl::OkStatus();
-    TESSERA_RETURN_IF_ERROR(status);
-    TESSERA_ASSIGN_OR_RETURN(results[k], bench->download(gemm.c, kCount * sizeof(T)));
-  }
-  const bool same_bits = results[0] == results[2] && results[1] == results[3];
-  TESSERA_RETURN_IF_ERROR(expect(same_bits, "a product gives the same bits each time"));
-  // One rounding to the type, after sums in f32 or f64.
-  const double rounding = sizeof(T) > 2                    ? 0
-                          : std::is_same_v<T, Eigen::half> ? std::ldexp(1, -11)
-                                                           : std::ldexp(1, -8);
-  for (int64_t i = 0; i < kCount; ++i) {
-    double sum = 0, magnitude = 0;
-    for (int64_t k = 0; k < kSummed; ++k) {
-      const double term = static_cast<double>(at<T>(terms[0], k * kRows + i / kColumns)) *
-                          static_cast<double>(at<T>(terms[1], k * kColumns + i % kColumns));
-      sum += term;
-      magnitude += std::abs(term);
-    }
-    for (const int k : {0, 1}) {
-      const double got = static_cast<double>(at<T>(results[k], i));
-      if (std::abs(got - sum) <= 1e-6 * magnitude + rounding * std::abs(sum)) continue;
-      return absl::InternalError(absl::StrCat("element ", i, " of a long sum of ",
-                                              dtype_name(dtype_of<T>()), " is ", got, " and not ",
-                                              sum));
-    }
-  }
-  return absl::OkStatus();
-}
-
-Status multiplies_long_sums(Api& api) {
-  TESSERA_RETURN_IF_ERROR(check_long_sums<float>(api));
-  TESSERA_RETURN_IF_ERROR(check_long_sums<double>(api));
-  TESSERA_RETURN_IF_ERROR(check_long_sums<Eigen::half>(api));
-  return check_long_sums<Eigen::bfloat16>(api);
-}
-
 }  // namespace
 
 std::vector<ContractCase> contract_cases() {
@@ -678,8 +452,6 @@ std::vector<ContractCase> contract_cases() {
       {"fills", fills},
       {"iotas", iotas},
       {"casts", casts},
-      {"multiplies", multiplies},
-      {"multiplies_long_sums", multiplies_long_sums},
   };
 }
 
