@@ -172,6 +172,32 @@ TEST_F(CudaDeviceTest, FillsAndCounts) {
   EXPECT_EQ(values(*back), (std::vector<int32_t>{3, 4, 5, 6, 7, 8, 9, 9, 9, 9, 9, 9}));
 }
 
+// A check is made when the GPU is done, and belongs to the op that added it.
+TEST_F(CudaDeviceTest, AChecksErrorIsThatOfItsOp) {
+  const std::shared_ptr<Buffer> checked = on_gpu(4);
+  const std::shared_ptr<Buffer> next = on_gpu(4);
+  const int32_t nine = 9;
+  std::atomic<int> num_checks{0};
+  api_->hold();
+  device().produce("checked", checked, [&](std::byte* out) {
+    device().add_check([&num_checks] {
+      ++num_checks;
+      return absl::OutOfRangeError("found by the GPU");
+    });
+    return device().fill(DType::kInt32, &nine, out, 1);
+  });
+  device().produce("next", next,
+                   [&](std::byte* out) { return device().fill(DType::kInt32, &nine, out, 1); });
+  EXPECT_THAT(checked->issued().wait(), IsOk());
+  EXPECT_TRUE(checked->is_unverified());
+  EXPECT_EQ(num_checks, 0);
+  api_->release();
+  EXPECT_THAT(checked->ready().wait(), StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_THAT(next->ready().wait(), IsOk());
+  EXPECT_EQ(num_checks, 1);
+  EXPECT_THAT(device().stream().sync(), StatusIs(absl::StatusCode::kOutOfRange));
+}
+
 TEST_F(CudaDeviceTest, TooLittleMemoryIsTheBuffersError) {
   const std::shared_ptr<Buffer> buffer = on_gpu(int64_t{1} << 30);
   device().upload(pinned({1}), buffer);
