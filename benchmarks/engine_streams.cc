@@ -47,8 +47,8 @@
 namespace tessera {
 namespace {
 
-using network::Engine;
-using network::Outcomes;
+using transport::Engine;
+using transport::Outcomes;
 
 constexpr size_t kBytes = size_t{64} << 20;
 constexpr size_t kBlock = size_t{256} << 10;

@@ -33,9 +33,9 @@ struct Libraries;
 namespace nccl {
 class Api;
 }  // namespace nccl
-namespace network {
+namespace transport {
 class Engine;
-}  // namespace network
+}  // namespace transport
 
 namespace internal {
 
@@ -58,7 +58,7 @@ struct ClientHooks {
   // own, may share them. Equal on all clients.
   std::optional<bool> share_gpus = {};
   // Wraps the engine between hosts.
-  std::function<StatusOr<std::unique_ptr<network::Engine>>(std::unique_ptr<network::Engine>)>
+  std::function<StatusOr<std::unique_ptr<transport::Engine>>(std::unique_ptr<transport::Engine>)>
       wrap_engine = {};
   // Replaces 10 s in the times at which long waits are reported. Zero: 10 s.
   absl::Duration wait_report_unit = absl::ZeroDuration();

@@ -24,8 +24,8 @@
 #include "dtensor/no_sync.h"
 #include "dtensor/run_before_exit.h"
 #include "dtensor/taken_streams.h"
-#include "job/coordinator/connect_coordinator.h"
 #include "job/cluster/job_environment.h"
+#include "job/coordinator/connect_coordinator.h"
 #include "job/environment/environment.h"
 #include "job/environment/host.h"
 #include "job/environment/job_token.h"
@@ -223,7 +223,7 @@ Status Runtime::start_devices(std::unique_ptr<Platform> platform, const JobTimes
   } else if (options_.link_costs.has_value() || !is_one_host) {
     LinkCosts costs = options_.link_costs.value_or(LinkCosts());
     if (!options_.link_costs.has_value()) {
-      TESSERA_ASSIGN_OR_RETURN(const network::NetworkCost measured,
+      TESSERA_ASSIGN_OR_RETURN(const transport::NetworkCost measured,
                                client_devices_->measure_network(*coordinator_, deadline));
       costs.network = {measured.latency_s, 1 / measured.bytes_per_s};
     }

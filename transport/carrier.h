@@ -29,7 +29,7 @@
 #include "base/status.h"
 #include "transport/connections.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 // The most bytes of a packet.
 inline constexpr size_t kMostPacketBytes = 256 * 1024 + 64;
@@ -79,6 +79,6 @@ class Carrier {
   virtual absl::Duration longest_sleep() const { return absl::InfiniteDuration(); }
 };
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_CARRIER_H_

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 ConnectionStates::ConnectionStates(const Coordinator& coordinator, const MakeConnections& make,
                                    Engine::LostListener lost)
@@ -103,4 +103,4 @@ void ConnectionStates::end(const Status& reason) {
   library_->end();
 }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

@@ -32,7 +32,7 @@
 #include "transport/connections.h"
 #include "transport/engine.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 // Makes the Connections of a library.
 using MakeConnections =
@@ -93,6 +93,6 @@ class ConnectionStates : private Connections::Site {
   const std::unique_ptr<Connections> library_;
 };
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_CONNECTION_STATES_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 Address Address::parse(const std::string& text) {
   std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
@@ -19,4 +19,4 @@ Status wrong_size(const std::string& sender, const Operation& receive, absl::str
                                           receive.num_bytes));
 }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

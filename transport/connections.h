@@ -22,7 +22,7 @@
 #include "base/status.h"
 #include "transport/engine.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 class Connections;
 
@@ -103,6 +103,6 @@ class Connections {
   virtual absl::Duration longest_sleep() const { return absl::InfiniteDuration(); }
 };
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_CONNECTIONS_H_

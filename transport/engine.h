@@ -57,7 +57,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 // A number below kNumTags that the two ends of a message agree on.
 using Tag = uint64_t;
@@ -136,6 +136,6 @@ class Engine {
   virtual void stop() = 0;
 };
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_ENGINE_H_

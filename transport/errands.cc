@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 Errands::~Errands() {
   if (fork_guard_.in_child()) {
@@ -65,4 +65,4 @@ void Errands::run() {
   }
 }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

@@ -22,7 +22,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 class Errands {
  public:
@@ -52,6 +52,6 @@ class Errands {
   Thread thread_;
 };
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_ERRANDS_H_

@@ -12,7 +12,7 @@
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 using ::testing::ElementsAre;
@@ -65,4 +65,4 @@ TEST(ErrandsTest, AnErrandThatPausesEndsWithThem) {
 }
 
 }  // namespace
-}  // namespace tessera::network
+}  // namespace tessera::transport

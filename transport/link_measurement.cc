@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "job/environment/host.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 constexpr Tag kWords = kFirstMeasurementTag;  // small messages to the host that is measured
@@ -256,4 +256,4 @@ StatusOr<NetworkCost> measure_network(Engine& engine, Coordinator& coordinator,
   return costs[0];
 }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

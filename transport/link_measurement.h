@@ -37,7 +37,7 @@
 #include "job/coordinator/coordinator.h"
 #include "transport/engine.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 inline constexpr absl::Duration kLongestMeasurement = absl::Milliseconds(500);
 
@@ -80,6 +80,6 @@ std::vector<int> measured_distances(int num_hosts);
 StatusOr<NetworkCost> measure_network(Engine& engine, Coordinator& coordinator,
                                       absl::Time deadline);
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_LINK_MEASUREMENT_H_

@@ -19,7 +19,7 @@
 #include "tests/support/matchers.h"
 #include "transport/ucx/ucx_engine.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 using ::testing::AllOf;
@@ -192,4 +192,4 @@ TEST(LinkMeasurementTest, OneThatDoesNotComeIsNamed) {
 }
 
 }  // namespace
-}  // namespace tessera::network
+}  // namespace tessera::transport

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 // A process that ends breaks its connections just before the coordinator says so.
@@ -142,4 +142,4 @@ bool Links::try_to_connect(int client) {
   return true;
 }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

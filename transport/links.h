@@ -36,7 +36,7 @@
 #include "transport/engine.h"
 #include "transport/errands.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 class Links {
  public:
@@ -108,6 +108,6 @@ class Links {
   Errands connecting_{"connections to other hosts"};
 };
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_LINKS_H_

@@ -22,7 +22,7 @@
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 using ::testing::ElementsAre;
@@ -206,4 +206,4 @@ TEST_F(LinksTest, AnAttemptThatIsToStopEnds) {
 }
 
 }  // namespace
-}  // namespace tessera::network
+}  // namespace tessera::transport

@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "job/environment/build.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 // The peer's offer, of which the name of its engine comes first.
@@ -124,4 +124,4 @@ Status exchange_through_client_0(Coordinator& coordinator, const std::string& en
   return absl::OkStatus();
 }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

@@ -22,7 +22,7 @@
 #include "job/coordinator/coordinator.h"
 #include "transport/connection_states.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 struct OfferExchange {
   int client = 0;
@@ -39,6 +39,6 @@ Status exchange_offers(Coordinator& coordinator, const std::string& engine,
 Status exchange_through_client_0(Coordinator& coordinator, const std::string& engine,
                                  std::vector<OfferExchange>& exchanges, absl::Time deadline);
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_OFFERS_H_

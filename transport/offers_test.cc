@@ -19,7 +19,7 @@
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/matchers.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 using ::testing::AllOf;
@@ -158,4 +158,4 @@ TEST_F(OffersTest, AllAreToldOfALostClient) {
 }
 
 }  // namespace
-}  // namespace tessera::network
+}  // namespace tessera::transport

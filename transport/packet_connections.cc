@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 struct PacketConnections::Head {
   uint64_t receiver_incarnation;
@@ -231,4 +231,4 @@ bool PacketConnections::progress() {
   return any;
 }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

@@ -41,7 +41,7 @@
 #include "transport/connections.h"
 #include "transport/engine.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 class PacketConnections : public Connections, private Carrier::Sink {
  public:
@@ -110,6 +110,6 @@ class PacketConnections : public Connections, private Carrier::Sink {
   std::set<int> sending_;  // clients whose `sends` is not empty
 };
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_PACKET_CONNECTIONS_H_

@@ -30,7 +30,7 @@
 #include "job/environment/file_descriptor.h"
 #include "transport/offers.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 // How often the engine's thread looks whether others are in wait(); it does the work when none has
@@ -497,4 +497,4 @@ StatusOr<std::unique_ptr<Engine>> make_threaded_engine(Coordinator& coordinator,
   return engine;
 }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

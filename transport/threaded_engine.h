@@ -23,7 +23,7 @@
 #include "transport/connection_states.h"
 #include "transport/engine.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 struct EngineSettings {
   std::string name;  // of the library, one word of small letters
@@ -36,6 +36,6 @@ StatusOr<std::unique_ptr<Engine>> make_threaded_engine(Coordinator& coordinator,
                                                        EngineSettings settings,
                                                        const MakeConnections& make_connections);
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_THREADED_ENGINE_H_

@@ -57,7 +57,7 @@ class OtherHostsTest : public ::testing::Test {
     on_all([this](int client) -> Status {
       Coordinator& coordinator = job_.coordinator(client);
       TESSERA_ASSIGN_OR_RETURN(
-          std::unique_ptr<network::Engine> engine,
+          std::unique_ptr<transport::Engine> engine,
           ucx::make_ucx_engine(coordinator, {.interface = "lo", .wait_policy = {}}));
       networks_[client] = std::make_shared<network::Network>(std::move(engine), coordinator);
       const std::vector<int> far = client == 2 ? std::vector<int>{0, 1} : std::vector<int>{2};

@@ -79,7 +79,7 @@ class WatchTest : public ThreeClientsTest {
 TEST_F(WatchTest, ACoordinatorThatDoesNotAnswerDelaysNoOtherOperation) {
   start({.watch = {.verdict_limit = absl::Seconds(60)}});
   TESSERA_ASSERT_OK_AND_ASSIGN(
-      std::unique_ptr<network::Engine> engine,
+      std::unique_ptr<transport::Engine> engine,
       ucx::make_ucx_engine(job_->job().coordinator(0), {.interface = "lo", .wait_policy = {}}));
   const auto network =
       std::make_shared<network::Network>(std::move(engine), job_->job().coordinator(0));
@@ -114,7 +114,7 @@ TEST_F(WatchTest, ACoordinatorThatDoesNotAnswerDelaysNoOtherOperation) {
 TEST_F(WatchTest, ACoordinatorThatDoesNotAnswerByTheLimitDecidesNothing) {
   start();
   TESSERA_ASSERT_OK_AND_ASSIGN(
-      std::unique_ptr<network::Engine> engine,
+      std::unique_ptr<transport::Engine> engine,
       ucx::make_ucx_engine(job_->job().coordinator(0), {.interface = "lo", .wait_policy = {}}));
   const auto network =
       std::make_shared<network::Network>(std::move(engine), job_->job().coordinator(0));

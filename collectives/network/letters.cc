@@ -11,7 +11,7 @@
 namespace tessera::network {
 namespace {
 
-constexpr Tag kLetters = 0;
+constexpr transport::Tag kLetters = 0;
 
 // Far above what a group of any size sends.
 constexpr uint64_t kMostBodyBytes = uint64_t{1} << 30;
@@ -68,7 +68,7 @@ void Letters::read_rest(int client, const std::shared_ptr<Incoming>& incoming) {
   engine_.receive(client, kLetters, absl::MakeSpan(letter.body).subspan(first), incoming, end);
 }
 
-void Letters::send(int client, const Letter& letter, Engine::Done done) {
+void Letters::send(int client, const Letter& letter, transport::Engine::Done done) {
   struct Outgoing {
     Page page;
     std::vector<std::byte> rest;

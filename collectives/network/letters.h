@@ -75,13 +75,13 @@ class Letters {
 
   // The engine must outlive the letters' last use, and is stopped before they go. `word`: of the
   // job, the same on all clients.
-  Letters(Engine& engine, uint64_t word) : engine_(engine), word_(word) {}
+  Letters(transport::Engine& engine, uint64_t word) : engine_(engine), word_(word) {}
 
   // Idempotent. Requires that the engine is connected to the client.
   void open(int client);
   // Does not block. A letter to a client that is lost is dropped: the loss ends what waits for an
   // answer. `done`, if there is one, is called as that of Engine::send().
-  void send(int client, const Letter& letter, Engine::Done done = nullptr);
+  void send(int client, const Letter& letter, transport::Engine::Done done = nullptr);
   // Before open(). Called as a reader is.
   void set_early_listener(EarlyListener listener) { early_listener_ = std::move(listener); }
   // Null: letters of the group are kept from now on, for the next reader. When this returns the
@@ -113,7 +113,7 @@ class Letters {
   void read_rest(int client, const std::shared_ptr<Incoming>& incoming);
   void deliver(int client, Letter letter);
 
-  Engine& engine_;
+  transport::Engine& engine_;
   const uint64_t word_;
   EarlyListener early_listener_;
   std::mutex sending_;                             // so that a body follows its envelope

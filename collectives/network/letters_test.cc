@@ -75,7 +75,7 @@ class LettersTest : public ::testing::Test {
   }
 
   FakeJob job_{std::vector<int>{1, 1}};
-  std::unique_ptr<Engine> engines_[2];
+  std::unique_ptr<transport::Engine> engines_[2];
   std::unique_ptr<Letters> reader_;
   Gate came_;
   std::mutex mutex_;
@@ -103,7 +103,7 @@ TEST_F(LettersTest, WithoutTheWordOfTheJobAreDropped) {
 // messages.
 TEST_F(LettersTest, MessagesOfAnyOtherSizeAreDropped) {
   Letters own(*engines_[1], kWord);
-  Outcomes sent;
+  transport::Outcomes sent;
   std::vector<std::byte> bytes(5000, std::byte{0xff});
   for (const size_t size : {0, 1, 13, 255, 256, 257, 5000}) {
     engines_[1]->send(0, 0, absl::MakeSpan(bytes).first(size), nullptr, sent.next());

@@ -78,7 +78,7 @@ class LongWaits {
   bool is_running_ = false;
   bool is_stopping_ = false;
   uint64_t num_notes_ = 0;
-  Errands errands_{"the reports of long waits"};
+  transport::Errands errands_{"the reports of long waits"};
 };
 
 }  // namespace tessera::network

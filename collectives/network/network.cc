@@ -28,15 +28,15 @@ RunId id_of(const host::OperationWait& wait) {
   return {stable_hash(absl::MakeConstSpan(place)), wait.seq};
 }
 
-Tag first_tag(uint64_t word, const Coordinator& job) {
+transport::Tag first_tag(uint64_t word, const Coordinator& job) {
   const std::vector<uint64_t> place = {job.members()[job.client_id()].incarnation};
   return stable_hash(absl::MakeConstSpan(place), /*seed=*/word);
 }
 
 }  // namespace
 
-Network::Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link,
-                 absl::Duration heartbeat_interval, uint64_t word)
+Network::Network(std::unique_ptr<transport::Engine> own_engine, Coordinator& job,
+                 host::HostLink* link, absl::Duration heartbeat_interval, uint64_t word)
     : engine(std::move(own_engine)),
       letters(*engine, word),
       coordinator(job),

@@ -70,12 +70,13 @@ class WaitingGroup {
   ~WaitingGroup() = default;
 };
 
-class Network final : private LongWaits::Site, private Links::Site {
+class Network final : private LongWaits::Site, private transport::Links::Site {
  public:
   // No run uses the coordinator after the client's end. `link`: of this client; null where no group
   // of the host's devices exists. `heartbeat_interval`: of the job. `word`: see Letters.
-  Network(std::unique_ptr<Engine> own_engine, Coordinator& job, host::HostLink* link = nullptr,
-          absl::Duration heartbeat_interval = absl::Seconds(1), uint64_t word = 0);
+  Network(std::unique_ptr<transport::Engine> own_engine, Coordinator& job,
+          host::HostLink* link = nullptr, absl::Duration heartbeat_interval = absl::Seconds(1),
+          uint64_t word = 0);
   // Calls stop(): what the engine still receives is for the letters.
   ~Network() override;
   // Ends the engine and what runs on threads of the network. Afterwards no letter is read and the
@@ -84,8 +85,11 @@ class Network final : private LongWaits::Site, private Links::Site {
 
   // The tag of the next block that this client asks for. The first tag is derived from the word: a
   // process that does not know the word cannot send a block in the place of another client.
-  Tag take_tag() { return kFirstTagOfRuns + next_tag_++ % (kNumTags - kFirstTagOfRuns); }
-  Links& links() { return links_; }
+  transport::Tag take_tag() {
+    return transport::kFirstTagOfRuns +
+           next_tag_++ % (transport::kNumTags - transport::kFirstTagOfRuns);
+  }
+  transport::Links& links() { return links_; }
   // A block has come from the client, or has been sent to it.
   void note_contact(int client);
   // Unavailable where one of these clients, of which a run waits for bytes or letters, does not
@@ -106,7 +110,7 @@ class Network final : private LongWaits::Site, private Links::Site {
   // The error of devices that wait for each other.
   Status describe_circle(absl::Span<const DeviceWait> circle) const;
 
-  const std::unique_ptr<Engine> engine;
+  const std::unique_ptr<transport::Engine> engine;
   Letters letters;
   Coordinator& coordinator;
 
@@ -138,7 +142,7 @@ class Network final : private LongWaits::Site, private Links::Site {
   host::HostLink* const link_;
   bool listens_;                            // to the link, until stop()
   std::vector<host::GroupMember> devices_;  // of the job, by id
-  std::atomic<Tag> next_tag_;
+  std::atomic<transport::Tag> next_tag_;
   std::mutex mutex_;  // guards reach_
   Reach reach_;
   std::mutex groups_mutex_;                   // guards groups_; before the locks of a group
@@ -149,7 +153,7 @@ class Network final : private LongWaits::Site, private Links::Site {
   // The answers to the questions of ask_doing(): by question, and by device.
   std::map<uint32_t, std::map<int, std::string>> doing_;
   LongWaits long_waits_;
-  Links links_;  // ends first
+  transport::Links links_;  // ends first
 };
 
 }  // namespace tessera::network

@@ -36,7 +36,7 @@ void SpanExchange::ask(const Step& step) const {
   }
   for (size_t i = 0; i < step.wants.size(); ++i) {
     const Want& want = step.wants[i];
-    const Tag tag = parts_.take_tag();
+    const transport::Tag tag = parts_.take_tag();
     requests[want.server].parts.push_back({want.box, want.held, tag});
     const int client = parts_.members[want.server].client_id;
     for_each_block(want.box.num_elements() * element_bytes, [&](int64_t first, int64_t size) {
@@ -106,7 +106,8 @@ Status SpanExchange::serve_sum(const std::vector<MemberMemory>& members, int cli
   return absl::OkStatus();
 }
 
-void SpanExchange::send_block(int client, Tag tag, absl::Span<const std::byte> block) const {
+void SpanExchange::send_block(int client, transport::Tag tag,
+                              absl::Span<const std::byte> block) const {
   parts_.engine.send(client, tag, block, keeper_, parts_.begin(Transfers::kSend, client));
 }
 

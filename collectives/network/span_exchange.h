@@ -47,21 +47,21 @@ class SpanExchange {
   };
   // What it uses, all of which must outlive it.
   struct Parts {
-    Engine& engine;
+    transport::Engine& engine;
     Letters& letters;
     uint64_t group;  // the name of letters
     absl::Span<const host::GroupMember> members;
     const Places& places;
-    absl::FunctionRef<Tag()> take_tag;
+    absl::FunctionRef<transport::Tag()> take_tag;
     // A transfer begins; what is to be called at its end.
-    absl::FunctionRef<Engine::Done(Transfers::Kind kind, int client)> begin;
+    absl::FunctionRef<transport::Engine::Done(Transfers::Kind kind, int client)> begin;
     // Memory of the run for a box.
     absl::FunctionRef<StatusOr<std::byte*>(const Box& box)> stage;
   };
 
   // `keeper`: of the memory of the run.
   SpanExchange(const Parts& parts, const Collective& collective, uint32_t seq, int64_t in_count,
-               Engine::Keeper keeper)
+               transport::Engine::Keeper keeper)
       : parts_(parts),
         collective_(collective),
         seq_(seq),
@@ -76,13 +76,13 @@ class SpanExchange {
   // Sends a box of rank 1, added block by block.
   Status serve_sum(const std::vector<MemberMemory>& members, int client,
                    const Request::Part& part) const;
-  void send_block(int client, Tag tag, absl::Span<const std::byte> block) const;
+  void send_block(int client, transport::Tag tag, absl::Span<const std::byte> block) const;
 
   const Parts parts_;
   const Collective& collective_;
   const uint32_t seq_;
   const int64_t in_count_;  // elements that the member holds
-  const Engine::Keeper keeper_;
+  const transport::Engine::Keeper keeper_;
 };
 
 }  // namespace tessera::network

@@ -41,9 +41,9 @@ struct Wire {
   };
   struct Receive {
     absl::Span<std::byte> bytes;
-    Engine::Done done;
+    transport::Engine::Done done;
   };
-  using Line = std::tuple<int, int, Tag>;  // from, to
+  using Line = std::tuple<int, int, transport::Tag>;  // from, to
   std::map<Line, std::deque<Send>> sends;
   std::map<Line, std::deque<Receive>> receives;
 
@@ -60,17 +60,19 @@ struct Wire {
   }
 };
 
-class FakeEngine final : public Engine {
+class FakeEngine final : public transport::Engine {
  public:
   FakeEngine(Wire& wire, int self) : wire_(wire), self_(self) {}
 
-  void send(int client, Tag tag, absl::Span<const std::byte> bytes, Keeper, Done done) override {
+  void send(int client, transport::Tag tag, absl::Span<const std::byte> bytes, Keeper,
+            Done done) override {
     const Wire::Line line = {self_, client, tag};
     wire_.sends[line].push_back({{bytes.begin(), bytes.end()}});
     wire_.match(line);
     done(absl::OkStatus());
   }
-  void receive(int client, Tag tag, absl::Span<std::byte> bytes, Keeper, Done done) override {
+  void receive(int client, transport::Tag tag, absl::Span<std::byte> bytes, Keeper,
+               Done done) override {
     const Wire::Line line = {client, self_, tag};
     wire_.receives[line].push_back({bytes, std::move(done)});
     wire_.match(line);
@@ -148,7 +150,7 @@ class Member {
   template <class Body>
   void with_exchange(Body body) {
     const auto take_tag = [this] { return next_tag_++; };
-    const auto begin = [this](Transfers::Kind kind, int client) -> Engine::Done {
+    const auto begin = [this](Transfers::Kind kind, int client) -> transport::Engine::Done {
       transfers.begin(kind, client);
       return [this, kind, client](const Status& status) { transfers.end(kind, client, status); };
     };
@@ -168,7 +170,7 @@ class Member {
   Letters letters_;
   const std::vector<host::GroupMember>& members_;
   const Places& places_;
-  Tag next_tag_ = kFirstTagOfRuns;
+  transport::Tag next_tag_ = transport::kFirstTagOfRuns;
   std::vector<Board::Asked> asked_;
   std::vector<Want> wants_;
   std::vector<std::byte*> fetched_;

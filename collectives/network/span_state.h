@@ -181,7 +181,7 @@ class SpanState final : public WaitingGroup {
   // A waiter is woken once its condition holds, not for every letter.
   struct Waiter {
     absl::FunctionRef<bool()> is_ready;
-    Engine::Wait wait = {};
+    transport::Engine::Wait wait = {};
   };
   std::vector<Waiter*> waiters_;
 };

@@ -208,7 +208,7 @@ void SpanWait::send_entry(int client, Letter::Kind kind, int to,
                               begin_transfer(Transfers::kLetter, client));
 }
 
-Engine::Done SpanWait::begin_transfer(Transfers::Kind kind, int client) {
+transport::Engine::Done SpanWait::begin_transfer(Transfers::Kind kind, int client) {
   {
     std::lock_guard<std::mutex> lock(span_.mutex);
     news_.transfers.begin(kind, client);

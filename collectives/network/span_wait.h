@@ -78,7 +78,7 @@ class SpanWait : public host::JointRun {
   // error is the verdict of the run.
   StatusOr<std::byte*> stage(const Box& box);
   // A transfer begins; what is to be called at its end.
-  Engine::Done begin_transfer(Transfers::Kind kind, int client);
+  transport::Engine::Done begin_transfer(Transfers::Kind kind, int client);
 
  protected:
   // When it has waited for so long a run looks for a circle of waits on this host; after kLongWait,

@@ -182,14 +182,14 @@ std::optional<Request> decode_request(absl::Span<const std::byte> bytes) {
   next = 2;
   for (int64_t i = 0; i < num_parts; ++i) {
     if (words.size() - next < 2) return std::nullopt;
-    const auto tag = static_cast<Tag>(words[next]);
+    const auto tag = static_cast<transport::Tag>(words[next]);
     const int64_t rank = words[next + 1];
     next += 2;
     const auto left = static_cast<int64_t>(words.size() - next);
     if (rank < 0 || rank > left / 4) return std::nullopt;
     Box box = read_box(rank);
     Box held = read_box(rank);
-    if (tag >= kNumTags) return std::nullopt;
+    if (tag >= transport::kNumTags) return std::nullopt;
     request.parts.push_back({std::move(box), std::move(held), tag});
   }
   return request;

@@ -83,7 +83,7 @@ struct Request {
   struct Part {
     Box box;
     Box held;
-    Tag tag = 0;  // under which the server sends it
+    transport::Tag tag = 0;  // under which the server sends it
   };
   bool of_sums = false;
   std::vector<Part> parts;

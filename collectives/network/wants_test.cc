@@ -182,7 +182,7 @@ TEST(RequestTest, ComesBackAsItWas) {
   Request request;
   request.of_sums = true;
   request.parts.push_back({{{1, 2}, {3, 4}}, {{0, 0}, {9, 9}}, 77});
-  request.parts.push_back({{{}, {}}, {{}, {}}, kNumTags - 1});  // a scalar
+  request.parts.push_back({{{}, {}}, {{}, {}}, transport::kNumTags - 1});  // a scalar
   const std::optional<Request> read = decode_request(encode(request));
   ASSERT_TRUE(read.has_value());
   EXPECT_TRUE(read->of_sums);
@@ -200,7 +200,7 @@ TEST(RequestTest, MalformedOnesAreRefused) {
   for (size_t size = 0; size < good.size(); ++size) {
     EXPECT_FALSE(decode_request(absl::MakeConstSpan(good).subspan(0, size)).has_value()) << size;
   }
-  request.parts[0].tag = kNumTags;
+  request.parts[0].tag = transport::kNumTags;
   EXPECT_FALSE(decode_request(encode(request)).has_value());
 }
 

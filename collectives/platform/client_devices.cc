@@ -61,9 +61,9 @@ StatusOr<std::string> interface_of(const Coordinator& coordinator, const std::ve
   return chosen.name;
 }
 
-StatusOr<std::unique_ptr<network::Engine>> make_engine(Coordinator& coordinator,
-                                                       const ClientDevicesOptions& options,
-                                                       const std::vector<int>& others) {
+StatusOr<std::unique_ptr<transport::Engine>> make_engine(Coordinator& coordinator,
+                                                         const ClientDevicesOptions& options,
+                                                         const std::vector<int>& others) {
   if (options.mpi != nullptr) return mpi::make_mpi_engine(coordinator, options.mpi);
   TESSERA_ASSIGN_OR_RETURN(std::string interface,
                            interface_of(coordinator, others, !options.uses_gloo && ucx_is_told()));
@@ -90,7 +90,7 @@ Status ClientDevices::open_network(Coordinator& coordinator, const ClientDevices
     if (!link_->is_on_host(member.client_id)) others.push_back(member.client_id);
   }
   if (others.empty()) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<network::Engine> engine,
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<transport::Engine> engine,
                            make_engine(coordinator, options, others));
   if (options.wrap_engine != nullptr) {
     TESSERA_ASSIGN_OR_RETURN(engine, options.wrap_engine(std::move(engine)));
@@ -141,11 +141,11 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
   return self;
 }
 
-StatusOr<network::NetworkCost> ClientDevices::measure_network(Coordinator& coordinator,
-                                                              absl::Time deadline) {
-  TESSERA_ASSIGN_OR_RETURN(const network::NetworkCost measured,
-                           network::measure_network(*network_->engine, coordinator, deadline));
-  return network::network_class(measured);
+StatusOr<transport::NetworkCost> ClientDevices::measure_network(Coordinator& coordinator,
+                                                                absl::Time deadline) {
+  TESSERA_ASSIGN_OR_RETURN(const transport::NetworkCost measured,
+                           transport::measure_network(*network_->engine, coordinator, deadline));
+  return transport::network_class(measured);
 }
 
 StatusOr<std::shared_ptr<Buffer>> ClientDevices::allocate_on_host(int64_t size_bytes) {

@@ -51,9 +51,11 @@ namespace mpi {
 class Calls;
 }  // namespace mpi
 namespace network {
-class Engine;
 class Network;
 }  // namespace network
+namespace transport {
+class Engine;
+}  // namespace transport
 namespace host {
 class HostBackend;
 class HostLink;
@@ -68,7 +70,7 @@ struct ClientDevicesOptions {
   // Tells the messages of the job from others; equal on all clients, and derived from the token.
   uint64_t job_word = 0;
   // Wraps the engine, in tests.
-  std::function<StatusOr<std::unique_ptr<network::Engine>>(std::unique_ptr<network::Engine>)>
+  std::function<StatusOr<std::unique_ptr<transport::Engine>>(std::unique_ptr<transport::Engine>)>
       wrap_engine = {};
 };
 
@@ -90,7 +92,7 @@ class ClientDevices {
 
   // The cost of the network between hosts: the class of what measure_network() finds, and its
   // errors. Once, by all clients of a job that is on several hosts.
-  StatusOr<network::NetworkCost> measure_network(Coordinator& coordinator, absl::Time deadline);
+  StatusOr<transport::NetworkCost> measure_network(Coordinator& coordinator, absl::Time deadline);
 
   // By ordinal.
   absl::Span<const Device> local() const { return local_; }

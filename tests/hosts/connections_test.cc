@@ -38,7 +38,7 @@ namespace tessera::testing {
 namespace {
 
 using absl::StatusCode;
-using network::Engine;
+using transport::Engine;
 
 // Beyond the deadline of every test.
 constexpr absl::Duration kNever = absl::Hours(1);
@@ -186,7 +186,7 @@ class LosingEngine final : public Engine {
   Status connect_all(absl::Span<const int> clients, absl::Time deadline) override {
     return engine_->connect_all(clients, deadline);
   }
-  void send(int client, network::Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
+  void send(int client, transport::Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
             Done done) override {
     if (tag != kLetters || !is_of_first_host(bytes) || !is_armed_.exchange(false)) {
       return engine_->send(client, tag, bytes, std::move(keeper), std::move(done));
@@ -204,7 +204,7 @@ class LosingEngine final : public Engine {
                     on_lost_();
                   });
   }
-  void receive(int client, network::Tag tag, absl::Span<std::byte> bytes, Keeper keeper,
+  void receive(int client, transport::Tag tag, absl::Span<std::byte> bytes, Keeper keeper,
                Done done) override {
     engine_->receive(client, tag, bytes, std::move(keeper), std::move(done));
   }
@@ -218,7 +218,7 @@ class LosingEngine final : public Engine {
   void stop() override { engine_->stop(); }
 
  private:
-  static constexpr network::Tag kLetters = 0;
+  static constexpr transport::Tag kLetters = 0;
   // A letter begins with a message of kPageBytes. The sender and the word are at these places in
   // it.
   static constexpr size_t kPageBytes = 256;

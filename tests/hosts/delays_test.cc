@@ -58,8 +58,8 @@ TEST_P(DelaysTest, ChangeNoResult) {
                                                      ? ReductionOrder::kFlat
                                                      : ReductionOrder::kByHost},
                   .hooks = {.host_ids = on_hosts(c.num_members, 2)}};
-  spec.hooks.wrap_engine = [&seed](std::unique_ptr<network::Engine> engine) {
-    return network::make_delayed(std::move(engine), seed++);
+  spec.hooks.wrap_engine = [&seed](std::unique_ptr<transport::Engine> engine) {
+    return transport::make_delayed(std::move(engine), seed++);
   };
   EXPECT_THAT(run_clients(spec,
                           [&body = c.body](Client& client) -> Status {

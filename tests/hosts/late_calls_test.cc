@@ -29,8 +29,8 @@ namespace tessera::testing {
 namespace {
 
 using absl::StatusCode;
-using network::Engine;
 using network::Letter;
+using transport::Engine;
 
 constexpr absl::Duration kSoon = absl::Milliseconds(300);
 // Beyond the deadline of every test.
@@ -53,7 +53,7 @@ class HoldingEngine final : public Engine {
   Status connect_all(absl::Span<const int> clients, absl::Time deadline) override {
     return engine_->connect_all(clients, deadline);
   }
-  void send(int client, network::Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
+  void send(int client, transport::Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
             Done done) override {
     if (tag != kLetters || !is_of(Letter::Kind::kEntries, bytes)) {
       return engine_->send(client, tag, bytes, std::move(keeper), std::move(done));
@@ -64,7 +64,7 @@ class HoldingEngine final : public Engine {
                     release();
                   });
   }
-  void receive(int client, network::Tag tag, absl::Span<std::byte> bytes, Keeper keeper,
+  void receive(int client, transport::Tag tag, absl::Span<std::byte> bytes, Keeper keeper,
                Done done) override {
     if (tag != kLetters) {
       return engine_->receive(client, tag, bytes, std::move(keeper), std::move(done));
@@ -96,7 +96,7 @@ class HoldingEngine final : public Engine {
   }
 
  private:
-  static constexpr network::Tag kLetters = 0;
+  static constexpr transport::Tag kLetters = 0;
 
   // The first message of a letter begins with its kind. The rest of one is never as large.
   static bool is_of(Letter::Kind kind, absl::Span<const std::byte> bytes) {

@@ -34,7 +34,7 @@
 namespace tessera::testing {
 namespace {
 
-using network::Engine;
+using transport::Engine;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 // More than the records of a group: each is used after a relayout has used it.
@@ -63,9 +63,9 @@ class CountingEngine final : public Engine {
   Status connect_all(absl::Span<const int> clients, absl::Time deadline) override {
     return engine_->connect_all(clients, deadline);
   }
-  void send(int client, network::Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
+  void send(int client, transport::Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
             Done done) override {
-    constexpr network::Tag kLetters = 0;
+    constexpr transport::Tag kLetters = 0;
     constexpr size_t kPageBytes = 256;
     // Other letters are sent where the machine is slow.
     if (tag == kLetters && bytes.size() == kPageBytes) {
@@ -77,7 +77,7 @@ class CountingEngine final : public Engine {
     if (tag == kLetters && is_entry_) ++num_messages_;
     engine_->send(client, tag, bytes, std::move(keeper), std::move(done));
   }
-  void receive(int client, network::Tag tag, absl::Span<std::byte> bytes, Keeper keeper,
+  void receive(int client, transport::Tag tag, absl::Span<std::byte> bytes, Keeper keeper,
                Done done) override {
     engine_->receive(client, tag, bytes, std::move(keeper), std::move(done));
   }

@@ -26,7 +26,7 @@ namespace tessera::testing {
 namespace {
 
 using absl::StatusCode;
-using network::Engine;
+using transport::Engine;
 
 constexpr absl::Duration kNever = absl::Hours(1);
 constexpr int kRounds = 24;
@@ -37,7 +37,7 @@ TEST(MismatchTest, HasOneTextOnBothHosts) {
   std::vector<Verdicts> verdicts(kRounds);
   JobSpec spec = {.num_clients = 4, .hooks = {.host_ids = on_hosts(4, 2)}};
   spec.hooks.wrap_engine = [](std::unique_ptr<Engine> engine) -> StatusOr<std::unique_ptr<Engine>> {
-    return network::make_delayed(std::move(engine), /*seed=*/7);
+    return transport::make_delayed(std::move(engine), /*seed=*/7);
   };
   const auto body = [&](Client& client) -> Status {
     const int id = client.client_id();

@@ -58,7 +58,7 @@
 namespace tessera::testing {
 namespace {
 
-using network::Engine;
+using transport::Engine;
 
 constexpr int kDevices = 4;
 constexpr const char* kMeshes[] = {"{x=4}", "{x=2, y=2}"};
@@ -78,13 +78,13 @@ class CountingEngine final : public Engine {
   Status connect_all(absl::Span<const int> clients, absl::Time deadline) override {
     return engine_->connect_all(clients, deadline);
   }
-  void send(int client, network::Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
+  void send(int client, transport::Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
             Done done) override {
     engine_->send(client, tag, bytes, std::move(keeper), std::move(done));
   }
-  void receive(int client, network::Tag tag, absl::Span<std::byte> bytes, Keeper keeper,
+  void receive(int client, transport::Tag tag, absl::Span<std::byte> bytes, Keeper keeper,
                Done done) override {
-    if (tag >= network::kFirstTagOfRuns) received += static_cast<int64_t>(bytes.size());
+    if (tag >= transport::kFirstTagOfRuns) received += static_cast<int64_t>(bytes.size());
     engine_->receive(client, tag, bytes, std::move(keeper), std::move(done));
   }
   void cut(int client, const Status& reason) override { engine_->cut(client, reason); }

@@ -54,15 +54,15 @@ extern "C" const char* __lsan_default_options() { return "print_suppressions=0";
 namespace tessera {
 namespace {
 
-StatusOr<network::EngineCase> case_of(const std::string& name) {
-  for (const network::EngineCase& c : network::engine_cases()) {
+StatusOr<transport::EngineCase> case_of(const std::string& name) {
+  for (const transport::EngineCase& c : transport::engine_cases()) {
     if (c.name == name) return c;
   }
   return absl::InvalidArgumentError(absl::StrCat("there is no case ", name));
 }
 
 Status run_engine_case(const std::string& name) {
-  TESSERA_ASSIGN_OR_RETURN(const network::EngineCase c, case_of(name));
+  TESSERA_ASSIGN_OR_RETURN(const transport::EngineCase c, case_of(name));
   TESSERA_ASSIGN_OR_RETURN(const ClientOptions options, mpi::adopt(MPI_COMM_WORLD));
   return run_as_client(
       c, [&](Coordinator& coordinator) { return mpi::make_mpi_engine(coordinator, options.mpi); },

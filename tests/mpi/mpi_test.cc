@@ -59,7 +59,7 @@ struct EngineRun {
 // Cases of two ranks run together, except a case that forks. A loss is lost to the whole run.
 std::vector<EngineRun> engine_runs() {
   std::vector<EngineRun> runs = {{"of_two_ranks", 2, {}}};
-  for (const network::EngineCase& c : network::engine_cases()) {
+  for (const transport::EngineCase& c : transport::engine_cases()) {
     const std::string name = c.name;
     if (c.num_clients == 2 && !c.loses_client_1 && name != "fork_beside_connection") {
       runs[0].cases.push_back(name);

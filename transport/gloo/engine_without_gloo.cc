@@ -7,8 +7,8 @@
 
 namespace tessera::gloo {
 
-StatusOr<std::unique_ptr<network::Engine>> make_gloo_engine(Coordinator& /*coordinator*/,
-                                                            GlooOptions /*options*/) {
+StatusOr<std::unique_ptr<transport::Engine>> make_gloo_engine(Coordinator& /*coordinator*/,
+                                                              GlooOptions /*options*/) {
   return absl::UnimplementedError(
       "backend \"gloo\" between hosts: this build has no Gloo; install libgloo-dev, set GLOO_HOME "
       "to it where it is not in /usr, and build again, or use \"auto\" or \"ucx\"");

@@ -39,8 +39,8 @@
 namespace tessera::gloo {
 namespace {
 
-using network::kMostPacketBytes;
-using network::Packet;
+using transport::kMostPacketBytes;
+using transport::Packet;
 namespace lib = ::gloo::transport;
 
 // Packets of each direction that are under way with one client at a time.
@@ -294,13 +294,13 @@ Status Line::take(std::vector<Packet>& arrived) {
 }
 
 // Packets by lines. A pair has two ranks: the client with the lower id is 0.
-class GlooCarrier : public network::Carrier {
+class GlooCarrier : public transport::Carrier {
  public:
   GlooCarrier(const Coordinator& coordinator, GlooOptions options)
       : coordinator_(coordinator), options_(std::move(options)) {}
 
   StatusOr<std::string> offer(int client) override;
-  Status open(int client, const network::Address& peer) override;
+  Status open(int client, const transport::Address& peer) override;
   bool has_room(int client) const override {
     const auto found = lines_.find(client);
     return found != lines_.end() && found->second->has_room();
@@ -363,7 +363,7 @@ StatusOr<std::string> GlooCarrier::offer(int client) {
   return absl::StrCat(absl::BytesToHexString({bytes.data(), bytes.size()}), " ", address.str());
 }
 
-Status GlooCarrier::open(int client, const network::Address& peer) {
+Status GlooCarrier::open(int client, const transport::Address& peer) {
   const std::string address = absl::HexStringToBytes(peer.word);
   const Status opened = lines_.at(client)->open({address.begin(), address.end()});
   if (!opened.ok()) close(client);
@@ -390,11 +390,12 @@ bool GlooCarrier::progress(Sink& sink) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<network::Engine>> make_gloo_engine(Coordinator& coordinator,
-                                                            GlooOptions options) {
-  return network::make_threaded_engine(
-      coordinator, {.name = "gloo"}, [&](const Coordinator& job, network::Connections::Site& site) {
-        return std::make_unique<network::PacketConnections>(
+StatusOr<std::unique_ptr<transport::Engine>> make_gloo_engine(Coordinator& coordinator,
+                                                              GlooOptions options) {
+  return transport::make_threaded_engine(
+      coordinator, {.name = "gloo"},
+      [&](const Coordinator& job, transport::Connections::Site& site) {
+        return std::make_unique<transport::PacketConnections>(
             job, std::make_unique<GlooCarrier>(job, std::move(options)), site);
       });
 }

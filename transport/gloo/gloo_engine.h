@@ -29,8 +29,8 @@ struct GlooOptions {
 // `coordinator` must outlive the engine. Errors as of make_threaded_engine(). Unimplemented: this
 // build has no Gloo; what to install. connect() is Unimplemented where the library is missing, and
 // InvalidArgument where Gloo cannot use the interface.
-StatusOr<std::unique_ptr<network::Engine>> make_gloo_engine(Coordinator& coordinator,
-                                                            GlooOptions options);
+StatusOr<std::unique_ptr<transport::Engine>> make_gloo_engine(Coordinator& coordinator,
+                                                              GlooOptions options);
 
 }  // namespace tessera::gloo
 

@@ -32,13 +32,13 @@ extern "C" const char* __lsan_default_options() { return "print_suppressions=0";
 namespace tessera::gloo {
 namespace {
 
-using network::EngineCase;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::StatusIs;
+using transport::EngineCase;
 
-StatusOr<std::unique_ptr<network::Engine>> make_on_loopback(Coordinator& coordinator) {
+StatusOr<std::unique_ptr<transport::Engine>> make_on_loopback(Coordinator& coordinator) {
   return make_gloo_engine(coordinator, {.interface = "lo"});
 }
 
@@ -49,7 +49,7 @@ TEST_P(GlooEngineTest, PassesAsProcesses) {
   EXPECT_THAT(run_as_processes(GetParam(), make_on_loopback, {.finds_death = false}), IsOk());
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GlooEngineTest, ::testing::ValuesIn(network::engine_cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, GlooEngineTest, ::testing::ValuesIn(transport::engine_cases()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 Status connect_with(GlooOptions options) {
@@ -87,9 +87,9 @@ int shut_down_sockets() {
 // Both ends name the other, and what Gloo says.
 TEST(GlooErrorsTest, BrokenConnection) {
   testing::FakeJob job({1, 1});
-  std::vector<std::unique_ptr<network::Engine>> engines;
+  std::vector<std::unique_ptr<transport::Engine>> engines;
   for (const int client : {0, 1}) {
-    StatusOr<std::unique_ptr<network::Engine>> engine = make_on_loopback(job.coordinator(client));
+    StatusOr<std::unique_ptr<transport::Engine>> engine = make_on_loopback(job.coordinator(client));
     ASSERT_THAT(engine, IsOk());
     engines.push_back(*std::move(engine));
   }
@@ -102,7 +102,7 @@ TEST(GlooErrorsTest, BrokenConnection) {
 
   // Arrives once both ends have the connection.
   std::byte memory[4] = {};
-  network::Outcomes passed, ended[2];
+  transport::Outcomes passed, ended[2];
   engines[0]->receive(1, 5, absl::MakeSpan(&memory[0], 1), nullptr, passed.next());
   engines[1]->send(0, 5, absl::MakeSpan(&memory[1], 1), nullptr, passed.next());
   EXPECT_THAT(passed.wait(), IsOk());

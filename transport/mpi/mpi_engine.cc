@@ -21,7 +21,7 @@
 namespace tessera::mpi {
 namespace {
 
-using network::Packet;
+using transport::Packet;
 
 // Packets to one client that MPI has at a time.
 constexpr size_t kMostUnderWay = 4;
@@ -34,7 +34,7 @@ constexpr int kNumTags = 32768;
 constexpr int kPollsOfShortSleep = 2000;
 
 // Packets by MPI. In flight: sends of each client in their order, receives of each rank in theirs.
-class MpiCarrier : public network::Carrier {
+class MpiCarrier : public transport::Carrier {
  public:
   MpiCarrier(const Coordinator& coordinator, std::shared_ptr<Calls> calls)
       : coordinator_(coordinator), calls_(std::move(calls)) {}
@@ -43,7 +43,7 @@ class MpiCarrier : public network::Carrier {
   StatusOr<std::string> offer(int /*client*/) override {
     return absl::StrCat(calls_->rank(), " rank ", calls_->rank(), " of MPI");
   }
-  Status open(int client, const network::Address& peer) override;
+  Status open(int client, const transport::Address& peer) override;
   bool has_room(int client) const override {
     const auto found = lines_.find(client);
     return found != lines_.end() && found->second.sends.size() < kMostUnderWay;
@@ -86,7 +86,7 @@ class MpiCarrier : public network::Carrier {
   int num_empty_polls_ = 0;
 };
 
-Status MpiCarrier::open(int client, const network::Address& peer) {
+Status MpiCarrier::open(int client, const transport::Address& peer) {
   int rank = 0;
   if (!absl::SimpleAtoi(peer.word, &rank) || rank < 0 || rank >= calls_->num_ranks()) {
     return absl::InvalidArgumentError(
@@ -217,12 +217,12 @@ void MpiCarrier::keep_all() {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<network::Engine>> make_mpi_engine(Coordinator& coordinator,
-                                                           std::shared_ptr<Calls> calls) {
-  return network::make_threaded_engine(
+StatusOr<std::unique_ptr<transport::Engine>> make_mpi_engine(Coordinator& coordinator,
+                                                             std::shared_ptr<Calls> calls) {
+  return transport::make_threaded_engine(
       coordinator, {.name = "mpi", .wait_policy = kNextTask},
-      [&](const Coordinator& job, network::Connections::Site& site) {
-        return std::make_unique<network::PacketConnections>(
+      [&](const Coordinator& job, transport::Connections::Site& site) {
+        return std::make_unique<transport::PacketConnections>(
             job, std::make_unique<MpiCarrier>(job, std::move(calls)), site);
       });
 }

@@ -23,8 +23,8 @@
 namespace tessera::mpi {
 
 // `coordinator` must outlive the engine. Errors as of make_threaded_engine().
-StatusOr<std::unique_ptr<network::Engine>> make_mpi_engine(Coordinator& coordinator,
-                                                           std::shared_ptr<Calls> calls);
+StatusOr<std::unique_ptr<transport::Engine>> make_mpi_engine(Coordinator& coordinator,
+                                                             std::shared_ptr<Calls> calls);
 
 }  // namespace tessera::mpi
 

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 class DelayedEngine final : public Engine {
@@ -124,4 +124,4 @@ StatusOr<std::unique_ptr<Engine>> make_delayed(std::unique_ptr<Engine> engine, u
   return std::unique_ptr<Engine>(std::move(delayed));
 }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

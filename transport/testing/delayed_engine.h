@@ -16,11 +16,11 @@
 #include "base/status.h"
 #include "transport/engine.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 // The errors are those of start_thread().
 StatusOr<std::unique_ptr<Engine>> make_delayed(std::unique_ptr<Engine> engine, uint32_t seed);
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_TESTING_DELAYED_ENGINE_H_

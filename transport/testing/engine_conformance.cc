@@ -18,7 +18,7 @@
 #include "transport/testing/engine_losses.h"
 #include "transport/testing/outcomes.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -292,4 +292,4 @@ const std::vector<EngineCase>& engine_cases() {
 
 std::ostream& operator<<(std::ostream& out, const EngineCase& c) { return out << c.name; }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

@@ -20,7 +20,7 @@
 #include "job/coordinator/coordinator.h"
 #include "transport/engine.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 // The properties in which engines differ.
 struct EngineTraits {
@@ -56,6 +56,6 @@ Status run_as_processes(const EngineCase& c, const MakeEngine& make, EngineTrait
 Status run_as_client(const EngineCase& c, const MakeEngine& make, EngineTraits traits,
                      const std::string& address, int client);
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_TESTING_ENGINE_CONFORMANCE_H_

@@ -22,7 +22,7 @@
 #include "tests/support/sanitizers.h"
 #include "transport/testing/outcomes.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 constexpr size_t kLarge = (testing::kSanitized ? 16 : 64) << 20;
@@ -266,4 +266,4 @@ std::vector<EngineCase> loss_cases() {
   };
 }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

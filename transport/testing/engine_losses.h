@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "transport/testing/engine_conformance.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 inline int self(const EngineMember& m) { return m.coordinator.client_id(); }
 inline absl::Time soon() { return steady_now() + absl::Minutes(1); }
@@ -51,6 +51,6 @@ Status connected(EngineMember& m) {
 
 std::vector<EngineCase> loss_cases();
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_TESTING_ENGINE_LOSSES_H_

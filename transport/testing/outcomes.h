@@ -21,7 +21,7 @@
 #include "base/status.h"
 #include "transport/engine.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 
 class Outcomes {
  public:
@@ -70,6 +70,6 @@ class Outcomes {
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
-}  // namespace tessera::network
+}  // namespace tessera::transport
 
 #endif  // TESSERA_TRANSPORT_TESTING_OUTCOMES_H_

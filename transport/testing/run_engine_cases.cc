@@ -16,7 +16,7 @@
 #include "tests/support/forked.h"
 #include "transport/testing/engine_losses.h"
 
-namespace tessera::network {
+namespace tessera::transport {
 namespace {
 
 // The first error, before those of clients that have waited for it.
@@ -81,4 +81,4 @@ Status run_as_processes(const EngineCase& c, const MakeEngine& make, EngineTrait
   return cause_of(results);
 }
 
-}  // namespace tessera::network
+}  // namespace tessera::transport

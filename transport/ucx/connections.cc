@@ -16,7 +16,7 @@ namespace {
 constexpr int kTagBits = 40;
 constexpr uint64_t kGreeting = uint64_t{1} << kTagBits;
 constexpr int kClientShift = kTagBits + 1;
-static_assert(network::kNumTags == uint64_t{1} << kTagBits);
+static_assert(transport::kNumTags == uint64_t{1} << kTagBits);
 
 // Rounds of progress in which forced ends have to be reported; what is left is an orphan.
 constexpr int kEndRounds = 64;
@@ -74,7 +74,7 @@ StatusOr<std::string> Connections::offer(int client, uint64_t number) {
   return absl::StrCat(absl::BytesToHexString(peer.slot->worker->address()), " ", context_->place());
 }
 
-Status Connections::open(int client, const network::Address& address) {
+Status Connections::open(int client, const transport::Address& address) {
   keep_messages_of_this_thread();
   Peer& peer = peer_of(client);
   peer.place = address.place;
@@ -200,8 +200,8 @@ Status Connections::result_of(const Operation& operation, ucs_status_t status, s
   const bool has_size = !is_receive || num_bytes == operation.num_bytes;
   if (status == UCS_OK && has_size) return absl::OkStatus();
   if (status == UCS_OK || (status == UCS_ERR_MESSAGE_TRUNCATED && is_receive)) {
-    return network::wrong_size(name_of(operation.client), operation,
-                               status == UCS_OK ? absl::StrCat(num_bytes) : "more");
+    return transport::wrong_size(name_of(operation.client), operation,
+                                 status == UCS_OK ? absl::StrCat(num_bytes) : "more");
   }
   return note_broken(peer_of(operation.client), status);
 }

@@ -41,10 +41,10 @@
 
 namespace tessera::ucx {
 
-using network::Direction;
-using network::Operation;
+using transport::Direction;
+using transport::Operation;
 
-class Connections : public network::Connections {
+class Connections : public transport::Connections {
  public:
   // `site` must outlive it.
   Connections(const Coordinator& coordinator, std::string interface, Site& site);
@@ -53,7 +53,7 @@ class Connections : public network::Connections {
 
   // Loads UCX at first.
   StatusOr<std::string> offer(int client, uint64_t number) override;
-  Status open(int client, const network::Address& address) override;
+  Status open(int client, const transport::Address& address) override;
   void start(Operation::List& from) override;
   void close(int client, const Status& reason) override;
   void end() override;  // destroys all workers

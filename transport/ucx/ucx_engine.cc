@@ -12,12 +12,12 @@ constexpr int kMostClients = 1 << 23;  // see Connections
 
 }  // namespace
 
-StatusOr<std::unique_ptr<network::Engine>> make_ucx_engine(Coordinator& coordinator,
-                                                           UcxOptions options) {
+StatusOr<std::unique_ptr<transport::Engine>> make_ucx_engine(Coordinator& coordinator,
+                                                             UcxOptions options) {
   TESSERA_CHECK(coordinator.num_clients() <= kMostClients, "clients fit the tags of UCX");
-  return network::make_threaded_engine(
+  return transport::make_threaded_engine(
       coordinator, {.name = "ucx", .wait_policy = options.wait_policy},
-      [&](const Coordinator& job, network::Connections::Site& site) {
+      [&](const Coordinator& job, transport::Connections::Site& site) {
         return std::make_unique<Connections>(job, options.interface, site);
       });
 }

@@ -30,8 +30,8 @@ struct UcxOptions {
 
 // `coordinator` must outlive the engine. ResourceExhausted: no thread or no descriptor. UCX itself
 // is loaded by the first connect().
-StatusOr<std::unique_ptr<network::Engine>> make_ucx_engine(Coordinator& coordinator,
-                                                           UcxOptions options);
+StatusOr<std::unique_ptr<transport::Engine>> make_ucx_engine(Coordinator& coordinator,
+                                                             UcxOptions options);
 
 }  // namespace tessera::ucx
 

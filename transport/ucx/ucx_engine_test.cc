@@ -45,14 +45,14 @@
 namespace tessera::ucx {
 namespace {
 
-using network::EngineCase;
 using ::testing::AllOf;
 using testing::FakeJob;
 using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::StatusIs;
+using transport::EngineCase;
 
-StatusOr<std::unique_ptr<network::Engine>> make_on_loopback(Coordinator& coordinator) {
+StatusOr<std::unique_ptr<transport::Engine>> make_on_loopback(Coordinator& coordinator) {
   return make_ucx_engine(coordinator, {.interface = "lo", .wait_policy = {}});
 }
 
@@ -76,14 +76,14 @@ TEST_P(UcxEngineTest, PassesAsProcesses) {
 TEST_P(UcxEngineTest, PassesWithDelays) {
   if (GetParam().loses_client_1 || testing::kSanitized) return;
   testing::TestDeadline deadline(absl::Minutes(4), GetParam().name);
-  const auto make = [](Coordinator& coordinator) -> StatusOr<std::unique_ptr<network::Engine>> {
+  const auto make = [](Coordinator& coordinator) -> StatusOr<std::unique_ptr<transport::Engine>> {
     TESSERA_ASSIGN_OR_RETURN(auto engine, make_on_loopback(coordinator));
-    return network::make_delayed(std::move(engine), coordinator.client_id());
+    return transport::make_delayed(std::move(engine), coordinator.client_id());
   };
   EXPECT_THAT(run_as_threads(GetParam(), make), IsOk());
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, UcxEngineTest, ::testing::ValuesIn(network::engine_cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, UcxEngineTest, ::testing::ValuesIn(transport::engine_cases()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 bool is_loaded(const std::string& library) {
@@ -248,7 +248,7 @@ TEST(UcxProcessTest, ChildThatDestroysEnginesChangesNothing) {
                   absl::Minutes(1),
                   []() -> Status {
                     FakeJob job({1, 1});
-                    StatusOr<std::unique_ptr<network::Engine>> engines[2];
+                    StatusOr<std::unique_ptr<transport::Engine>> engines[2];
                     for (int i = 0; i < 2; ++i) {
                       engines[i] = make_on_loopback(job.coordinator(i));
                       TESSERA_RETURN_IF_ERROR(engines[i]);
@@ -269,7 +269,7 @@ TEST(UcxProcessTest, ChildThatDestroysEnginesChangesNothing) {
                     }
                     int result = 0;
                     TESSERA_REQUIRE(waitpid(child, &result, 0) == child && result == 0, result);
-                    network::Outcomes ends;
+                    transport::Outcomes ends;
                     int64_t in = 0, out = 42;
                     (*engines[0])->receive(1, 1, bytes_of(in), nullptr, ends.next());
                     (*engines[1])->send(0, 1, bytes_of(out), nullptr, ends.next());
@@ -285,7 +285,7 @@ TEST(UcxProcessTest, PrintsNothing) {
   setenv("UCX_NO_SUCH_SETTING", "1", 1);
   ::testing::internal::CaptureStdout();
   ::testing::internal::CaptureStderr();
-  for (const EngineCase& c : network::engine_cases()) {
+  for (const EngineCase& c : transport::engine_cases()) {
     if (c.name == std::string("peer_stopped_in_the_middle")) {
       EXPECT_THAT(run_as_processes(c, make_on_loopback), IsOk());
     }
