@@ -38,8 +38,9 @@ LAYERS = {
     "device": ["base"],
     "compute": ["base", "device"],
     "job": ["base"],
+    "shm": ["base", "device", "job"],
     "transport": ["base", "job"],
-    "collectives": ["base", "device", "job", "transport"],
+    "collectives": ["base", "device", "job", "shm", "transport"],
     "dtensor": ["base", "mesh", "layout", "relayout", "device", "job", "transport", "collectives"],
     "examples": [],
     "benchmarks": [

@@ -52,17 +52,19 @@ Status CollectiveRun::take_output() {
   return has_replicas() ? replicas.lend(runs_, *this) : Run::take_output();
 }
 
-Status CollectiveRun::give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
+Status CollectiveRun::give_up(shm::DeviceActivity::Kind device, absl::Time called,
+                              absl::Time deadline) {
   return runs_.give_up(*this, CollectiveRuns::Was::kQueued, device, called, deadline);
 }
 
-void CollectiveRun::end_late(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
+void CollectiveRun::end_late(shm::DeviceActivity::Kind device, absl::Time called,
+                             absl::Time deadline) {
   // The running thread sees the verdict, or all had arrived and it goes on.
   runs_.give_up(*this, CollectiveRuns::Was::kStarted, device, called, deadline).IgnoreError();
   fail_on_devices(deadline - called, ", though all members had arrived");
 }
 
-CollectiveRuns::CollectiveRuns(HostResources& resources, std::vector<GroupMember> members,
+CollectiveRuns::CollectiveRuns(HostResources& resources, std::vector<shm::GroupMember> members,
                                Rendezvous rendezvous, std::unique_ptr<DeviceMover> device_mover)
     : HostGroup(resources, std::move(members), std::move(device_mover)),
       meetings_(*this, std::move(rendezvous)) {}
@@ -161,7 +163,7 @@ Status CollectiveRuns::meet_and_move(CollectiveRun& run) {
 Status CollectiveRuns::move(CollectiveRun& run, bool& found_mismatch, Status& own_error) {
   const StatusOr<JointRun::Memories> memory = run.memory();
   if (!memory.ok()) return run.settle_running(VerdictKind::kError, memory.status());
-  step();  // a member may be held up before it moves any bytes
+  shm::step();  // a member may be held up before it moves any bytes
   const Status moved = run.move(run.op.seq, *memory);
   if (moved.ok()) {
     // Not after a mismatch: a lender that detected it first has released the block.
@@ -200,7 +202,7 @@ void CollectiveRuns::reduce_inlined(const CollectiveRun& run, const BoxReduction
               absl::MakeConstSpan(&run.arguments().out, 1), box.sizes[0]);
 }
 
-Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind device,
+Status CollectiveRuns::give_up(CollectiveRun& run, Was was, shm::DeviceActivity::Kind device,
                                absl::Time called, absl::Time deadline) {
   Rendezvous& rendezvous = meetings_.rendezvous();
   const Rendezvous::Op late = run.describe(called, deadline);
@@ -229,9 +231,11 @@ Status CollectiveRuns::give_up(CollectiveRun& run, Was was, DeviceActivity::Kind
   return verdict.ok() ? error : verdict;
 }
 
-std::string CollectiveRuns::holdup_of(const CollectiveRun& run, DeviceActivity::Kind device) const {
+std::string CollectiveRuns::holdup_of(const CollectiveRun& run,
+                                      shm::DeviceActivity::Kind device) const {
   std::string text = describe_holdup(run.member(), device);
-  if (device == DeviceActivity::kNothing || device == DeviceActivity::kFinished) return text;
+  if (device == shm::DeviceActivity::kNothing || device == shm::DeviceActivity::kFinished)
+    return text;
   const std::string wait = describe_wait(meetings_.rendezvous().records(), run.member());
   if (!wait.empty()) absl::StrAppend(&text, ": ", wait);
   return text;

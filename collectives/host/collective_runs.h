@@ -55,16 +55,16 @@ class CollectiveRun final : public JointRun {
 
  private:
   void run_here(absl::Time deadline) override { try_run_here(deadline); }
-  Status give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
-  void end_late(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
+  Status give_up(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
+  void end_late(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
 
   CollectiveRuns& runs_;
 };
 
 class CollectiveRuns final : public HostGroup {
  public:
-  CollectiveRuns(HostResources& resources, std::vector<GroupMember> members, Rendezvous rendezvous,
-                 std::unique_ptr<DeviceMover> device_mover);
+  CollectiveRuns(HostResources& resources, std::vector<shm::GroupMember> members,
+                 Rendezvous rendezvous, std::unique_ptr<DeviceMover> device_mover);
 
   Work start(Collective::Ptr collective, Arguments arguments) override;
   void reap() override;
@@ -80,7 +80,7 @@ class CollectiveRuns final : public HostGroup {
   // The verdict of a run whose waiter's deadline has passed. `device`: what the device was doing
   // then.
   enum class Was { kQueued, kStarted };
-  Status give_up(CollectiveRun& run, Was was, DeviceActivity::Kind device, absl::Time called,
+  Status give_up(CollectiveRun& run, Was was, shm::DeviceActivity::Kind device, absl::Time called,
                  absl::Time deadline);
 
  private:
@@ -90,7 +90,7 @@ class CollectiveRuns final : public HostGroup {
   void reduce_inlined(const CollectiveRun& run, const BoxReduction& reduction);
   void retire(CollectiveRun& run);
   // What keeps a run that is queued from its turn.
-  std::string holdup_of(const CollectiveRun& run, DeviceActivity::Kind device) const;
+  std::string holdup_of(const CollectiveRun& run, shm::DeviceActivity::Kind device) const;
   // Whether others read the member's input.
   bool others_read_input(const CollectiveRun& run) const;
   // Whether the member need not wait for the others after its own part. True if they do not read

@@ -18,21 +18,22 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/host/activity.h"
-#include "collectives/host/control.h"
-#include "collectives/host/group_table.h"
 #include "collectives/host/last_seen.h"
 #include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous_texts.h"
 #include "collectives/host/verdicts.h"
 #include "collectives/label.h"
+#include "shm/activity.h"
+#include "shm/control.h"
+#include "shm/group_table.h"
 
 namespace tessera::host {
 
 namespace {
 
 // As wait_of(), for a wait in another group than this.
-std::optional<OperationWait> other_wait_of(const GroupRecords& group, const GroupMember& device) {
+std::optional<OperationWait> other_wait_of(const GroupRecords& group,
+                                           const shm::GroupMember& device) {
   std::optional<OperationWait> wait = wait_of(group.link(), device);
   if (wait.has_value() && wait->group.block() == group.block()) return std::nullopt;
   return wait;
@@ -49,7 +50,7 @@ std::vector<OperationWait> find_circle(const GroupRecords& own, const MemberOp& 
     const GroupRecords& group = at == 0 ? own : found[at - 1].group;
     const uint32_t seq = at == 0 ? op.seq : found[at - 1].seq;
     for (int m = 0; m < group.size(); ++m) {
-      const GroupMember member = group.members()[m];
+      const shm::GroupMember member = group.members()[m];
       if (!group.is_missing(seq, m)) continue;
       if (member.device_id == own_id && at > 0) {
         std::vector<OperationWait> circle;
@@ -77,13 +78,13 @@ void settle_conflict(const GroupRecords& own, const MemberOp& op,
                      std::vector<OperationWait> others) {
   // A client that knows of a death passes over what it cannot do any more, while another one still
   // waits there: the loss ends that wait, and is no mistake of theirs.
-  const auto is_dead = [&own](const GroupMember& member) {
+  const auto is_dead = [&own](const shm::GroupMember& member) {
     return own.link().is_dead(member.client_id);
   };
-  const absl::Span<const GroupMember> members = own.members();
+  const absl::Span<const shm::GroupMember> members = own.members();
   bool is_over = std::any_of(members.begin(), members.end(), is_dead) || !own.is_open(op.seq);
   for (const OperationWait& other : others) {
-    const absl::Span<const GroupMember> theirs = other.group.members();
+    const absl::Span<const shm::GroupMember> theirs = other.group.members();
     is_over |= std::any_of(theirs.begin(), theirs.end(), is_dead);
     // Still open after all of them were seen to wait: none was on its way to another of these.
     is_over |= !other.group.is_open(other.seq);
@@ -91,14 +92,14 @@ void settle_conflict(const GroupRecords& own, const MemberOp& op,
   if (is_over) return;
   // Several members may find this at once: they make one text of it.
   std::vector<ConflictingWait> waits;
-  const auto add = [&](const GroupMember& device, const GroupRecords& group,
+  const auto add = [&](const shm::GroupMember& device, const GroupRecords& group,
                        absl::string_view label) {
-    char text[kLabelBytes];
+    char text[shm::kLabelBytes];
     waits.push_back({device.device_id,
                      own.link().member(device.client_id).to_string(),
                      std::string(text, copy_cut(absl::MakeSpan(text), label)),
                      {}});
-    for (const GroupMember& member : group.members())
+    for (const shm::GroupMember& member : group.members())
       waits.back().group.push_back(member.device_id);
   };
   add(members[op.member], own, label_of(own, op));
@@ -142,7 +143,7 @@ OperationWait::Awaited OperationWait::awaited() const {
 }
 
 void OperationWait::end(const Status& error) const {
-  GroupTable table = group.link().groups_led_by(group.id().leader_client);
+  shm::GroupTable table = group.link().groups_led_by(group.id().leader_client);
   table.with_block(group.block(), group.id().generation,
                    [&] { settle_at_once(group, seq, Record::From::kOpen, error); });
 }
@@ -174,10 +175,11 @@ std::string describe_wait(const GroupRecords& group, int member) {
   return std::string(describe_missing(wait->group, op).message());
 }
 
-std::optional<OperationWait> wait_of(HostLink& link, const GroupMember& device) {
+std::optional<OperationWait> wait_of(shm::HostLink& link, const shm::GroupMember& device) {
   if (!link.is_on_host(device.client_id)) return std::nullopt;
-  const DeviceActivity& slot = activity_slot(link.control(device.client_id), device.ordinal);
-  if (read_kind(slot) != DeviceActivity::kWaiting) return std::nullopt;
+  const shm::DeviceActivity& slot =
+      shm::activity_slot(link.control(device.client_id), device.ordinal);
+  if (shm::read_kind(slot) != shm::DeviceActivity::kWaiting) return std::nullopt;
   // A device that is about to wait writes that down first, and then looks for conflicts itself: of
   // several that wait for each other, the last one finds the words of all others complete.
   std::optional<OperationWait> wait = operation_of(link, device);
@@ -187,24 +189,24 @@ std::optional<OperationWait> wait_of(HostLink& link, const GroupMember& device) 
   return wait;
 }
 
-std::optional<OperationWait> operation_of(HostLink& link, const GroupMember& device) {
+std::optional<OperationWait> operation_of(shm::HostLink& link, const shm::GroupMember& device) {
   if (!link.is_on_host(device.client_id)) return std::nullopt;
-  ActivitySnapshot seen = last_seen(link, device.client_id, device.ordinal);
-  const bool has_arrived = seen.kind == DeviceActivity::kWaiting;
-  const bool is_active = has_arrived || seen.kind == DeviceActivity::kRunning;
+  shm::ActivitySnapshot seen = last_seen(link, device.client_id, device.ordinal);
+  const bool has_arrived = seen.kind == shm::DeviceActivity::kWaiting;
+  const bool is_active = has_arrived || seen.kind == shm::DeviceActivity::kRunning;
   if (!seen.consistent || !is_active || seen.block_offset == 0) return std::nullopt;
   const std::vector<int32_t> ids = devices_in(link, seen);
   const int leader = static_cast<int>(seen.leader_client);
-  GroupBlock* const block =
+  shm::GroupBlock* const block =
       ids.empty() ? nullptr
-                  : GroupTable::find(link.control(leader), seen.block_offset, seen.generation);
+                  : shm::GroupTable::find(link.control(leader), seen.block_offset, seen.generation);
   if (block == nullptr) return std::nullopt;
-  std::vector<GroupMember> members;
+  std::vector<shm::GroupMember> members;
   for (const int32_t id : ids) members.push_back(device_of_id(link, id));
   GroupRecords group(link, std::move(members), leader, block);
   // A read of the block counts only if the block is still that group's.
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (GroupTable::find(link.control(leader), seen.block_offset, seen.generation) != block ||
+  if (shm::GroupTable::find(link.control(leader), seen.block_offset, seen.generation) != block ||
       group.id().generation != seen.generation) {
     return std::nullopt;
   }
@@ -212,17 +214,17 @@ std::optional<OperationWait> operation_of(HostLink& link, const GroupMember& dev
                        .group = std::move(group),
                        .seq = seen.seq,
                        .label = std::move(seen.label),
-                       .since = since_of(seen),
+                       .since = shm::since_of(seen),
                        .name_hash = seen.name_hash,
                        .waited_for_by = 0,
                        .has_arrived = has_arrived};
 }
 
 std::optional<OperationWait> find_same_name(const GroupRecords& group, const MemberOp& op) {
-  const absl::Span<const GroupMember> members = group.members();
-  HostLink& link = group.link();
-  const auto is_member_here = [&](const GroupMember& other) {
-    return std::any_of(members.begin(), members.end(), [&](const GroupMember& member) {
+  const absl::Span<const shm::GroupMember> members = group.members();
+  shm::HostLink& link = group.link();
+  const auto is_member_here = [&](const shm::GroupMember& other) {
+    return std::any_of(members.begin(), members.end(), [&](const shm::GroupMember& member) {
       return member.device_id == other.device_id;
     });
   };
@@ -230,7 +232,7 @@ std::optional<OperationWait> find_same_name(const GroupRecords& group, const Mem
     for (int ordinal = 0; ordinal < link.member(client).num_local_devices; ++ordinal) {
       std::optional<OperationWait> wait = other_wait_of(group, {0, client, ordinal});
       if (!wait.has_value() || wait->name_hash != op.name_hash) continue;
-      const absl::Span<const GroupMember> theirs = wait->group.members();
+      const absl::Span<const shm::GroupMember> theirs = wait->group.members();
       if (std::any_of(theirs.begin(), theirs.end(), is_member_here)) return wait;
     }
   }

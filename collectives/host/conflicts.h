@@ -17,14 +17,14 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "collectives/host/group_records.h"
-#include "collectives/host/group_table.h"
-#include "collectives/host/host_link.h"
+#include "shm/group_table.h"
+#include "shm/host_link.h"
 
 namespace tessera::host {
 
 // An operation that a device waits in.
 struct OperationWait {
-  GroupMember device;
+  shm::GroupMember device;
   GroupRecords group;  // the members on this host
   uint32_t seq = 0;
   std::string label;
@@ -49,9 +49,9 @@ struct OperationWait {
 
 // The operation in which a device of any client waits, as far as clients of this host see it;
 // nothing where it waits in no operation of a group, or is on another host.
-std::optional<OperationWait> wait_of(HostLink& link, const GroupMember& device);
+std::optional<OperationWait> wait_of(shm::HostLink& link, const shm::GroupMember& device);
 // As wait_of(), also where the operation has begun to move bytes, or still waits for its record.
-std::optional<OperationWait> operation_of(HostLink& link, const GroupMember& device);
+std::optional<OperationWait> operation_of(shm::HostLink& link, const shm::GroupMember& device);
 
 // Settles this operation, at which `op`'s member has arrived, and those of other groups, where they
 // wait for each other: what clients of this host see of it.

@@ -16,14 +16,14 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "collectives/group.h"
-#include "collectives/host/activity.h"
-#include "collectives/host/control.h"
 #include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/testing/host_job.h"
 #include "collectives/testing/group_access.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "shm/activity.h"
+#include "shm/control.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
 
@@ -185,8 +185,8 @@ TEST(DeadlinesTest, WhatIsGivenUpInTheQueueNamesWhomTheDeviceWaitsFor) {
   ASSERT_THAT(groups[1], IsOk());
   MemberCalls calls[] = {{0, 2, 1}, {1, 2, 1}};
   const Work first = calls[0].start(*groups[0]);
-  const DeviceActivity& device = (*job)->client(0).link->activity(0);
-  while (read_kind(device) != DeviceActivity::kWaiting) std::this_thread::yield();
+  const shm::DeviceActivity& device = (*job)->client(0).link->activity(0);
+  while (shm::read_kind(device) != shm::DeviceActivity::kWaiting) std::this_thread::yield();
   const Status second = calls[0].start(*groups[0]).wait(absl::Milliseconds(1));
   EXPECT_THAT(second,
               StatusIs(absl::StatusCode::kDeadlineExceeded,
@@ -218,8 +218,8 @@ TEST(DeadlinesTest, WhatSeveralGiveUpInTheQueueHasOneVerdict) {
         return absl::OkStatus();
       });
       // An idle device is not said to be busy.
-      const DeviceActivity& device = (*job)->client(client).link->activity(ordinal);
-      while (read_kind(device) != DeviceActivity::kRunning) std::this_thread::yield();
+      const shm::DeviceActivity& device = (*job)->client(client).link->activity(ordinal);
+      while (shm::read_kind(device) != shm::DeviceActivity::kRunning) std::this_thread::yield();
       StatusOr<Group> group = (*job)->group(m, {0, 1});
       ASSERT_THAT(group, IsOk());
       groups.push_back(*std::move(group));

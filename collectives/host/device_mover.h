@@ -30,8 +30,8 @@
 #include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
-#include "collectives/host/group_table.h"
 #include "collectives/move.h"
+#include "shm/group_table.h"
 
 namespace tessera::host {
 
@@ -72,8 +72,8 @@ class DeviceMover {
 };
 
 // Makes the mover of a group of these members, at least one of which is a device of this client.
-using MakeDeviceMover =
-    std::function<StatusOr<std::unique_ptr<DeviceMover>>(absl::Span<const GroupMember> members)>;
+using MakeDeviceMover = std::function<StatusOr<std::unique_ptr<DeviceMover>>(
+    absl::Span<const shm::GroupMember> members)>;
 
 }  // namespace tessera::host
 

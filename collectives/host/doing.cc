@@ -7,26 +7,26 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/format.h"
-#include "collectives/host/activity.h"
 #include "collectives/host/last_seen.h"
 #include "collectives/host/member_texts.h"
+#include "shm/activity.h"
 
 namespace tessera::host {
 namespace {
 
-bool is_active(const ActivitySnapshot& seen) {
-  return seen.kind == DeviceActivity::kRunning || seen.kind == DeviceActivity::kWaiting;
+bool is_active(const shm::ActivitySnapshot& seen) {
+  return seen.kind == shm::DeviceActivity::kRunning || seen.kind == shm::DeviceActivity::kWaiting;
 }
 
-std::string describe_activity(const ActivitySnapshot& seen) {
+std::string describe_activity(const shm::ActivitySnapshot& seen) {
   const absl::string_view name = name_of_operation(seen.label);
-  const std::string age = format_duration(steady_now() - since_of(seen));
+  const std::string age = format_duration(steady_now() - shm::since_of(seen));
   switch (seen.kind) {
-    case DeviceActivity::kNothing:
+    case shm::DeviceActivity::kNothing:
       return "in user code, without any operation so far";
-    case DeviceActivity::kRunning:
+    case shm::DeviceActivity::kRunning:
       return absl::StrCat("in ", name, " for ", age);
-    case DeviceActivity::kWaiting:
+    case shm::DeviceActivity::kWaiting:
       return absl::StrCat("waiting in ", name, " for ", age);
     default:
       return absl::StrCat("in user code for ", age, " since ", name);
@@ -35,17 +35,19 @@ std::string describe_activity(const ActivitySnapshot& seen) {
 
 // What the device does; where it is idle, what a thread of its client waits in, or else what the
 // client has done last.
-ActivitySnapshot find_activity(const HostLink& link, const GroupMember& device) {
+shm::ActivitySnapshot find_activity(const shm::HostLink& link, const shm::GroupMember& device) {
   const int client = device.client_id;
-  const ActivitySnapshot own = last_seen(link, client, device.ordinal);
+  const shm::ActivitySnapshot own = last_seen(link, client, device.ordinal);
   if (is_active(own)) return own;
   const int num_devices = link.member(client).num_local_devices;
-  ActivitySnapshot latest = read_activity(call_slot(link.control(client), num_devices));
+  shm::ActivitySnapshot latest =
+      shm::read_activity(shm::call_slot(link.control(client), num_devices));
   if (is_active(latest)) return latest;
   for (int ordinal = 0; ordinal < num_devices; ++ordinal) {
-    const ActivitySnapshot seen = last_seen(link, client, ordinal);
-    if (seen.kind != DeviceActivity::kFinished) continue;
-    if (latest.kind == DeviceActivity::kNothing || seen.since_ns > latest.since_ns) latest = seen;
+    const shm::ActivitySnapshot seen = last_seen(link, client, ordinal);
+    if (seen.kind != shm::DeviceActivity::kFinished) continue;
+    if (latest.kind == shm::DeviceActivity::kNothing || seen.since_ns > latest.since_ns)
+      latest = seen;
   }
   return latest;
 }
@@ -68,7 +70,7 @@ std::string describe_stop(const MemberInfo& member) {
   }
 }
 
-std::string describe_doing(const HostLink& link, const GroupMember& device) {
+std::string describe_doing(const shm::HostLink& link, const shm::GroupMember& device) {
   const std::string stop = describe_stop(link.member(device.client_id));
   return absl::StrCat(stop, stop.empty() ? "" : ", ",
                       describe_activity(find_activity(link, device)));

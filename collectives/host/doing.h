@@ -14,14 +14,14 @@
 
 #include <string>
 
-#include "collectives/host/group_table.h"
-#include "collectives/host/host_link.h"
 #include "job/coordinator/coordinator.h"
+#include "shm/group_table.h"
+#include "shm/host_link.h"
 
 namespace tessera::host {
 
 // The device, and where it is idle its client. Requires that the client is on this host.
-std::string describe_doing(const HostLink& link, const GroupMember& device);
+std::string describe_doing(const shm::HostLink& link, const shm::GroupMember& device);
 
 // "stopped", or "stopped by a debugger", of the process of a client of this host; empty where it is
 // neither, or its state is not known.

@@ -29,14 +29,14 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/group.h"
-#include "collectives/host/activity.h"
-#include "collectives/host/control.h"
 #include "collectives/host/testing/held_up_reads.h"
 #include "collectives/host/testing/host_job.h"
 #include "collectives/testing/group_access.h"
 #include "device/buffer.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "shm/activity.h"
+#include "shm/control.h"
 #include "tests/support/deadline.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
@@ -178,8 +178,8 @@ TEST_F(FailedOperationsTest, AWaitEndsAtItsDeadlineWhereNoRecordIsFree) {
   }
   const Work waits = groups[0].barrier();
   // Its device has begun it: it waits for the record.
-  const DeviceActivity& activity = job->client(0).link->activity(0);
-  while (read_activity(activity).seq != kRecords + 1) std::this_thread::yield();
+  const shm::DeviceActivity& activity = job->client(0).link->activity(0);
+  while (shm::read_activity(activity).seq != kRecords + 1) std::this_thread::yield();
   told.push_back(waits.wait(absl::Milliseconds(1)));
   EXPECT_THAT(told.back(),
               StatusIs(StatusCode::kDeadlineExceeded, AllOf(HasSubstr("1 of 2 clients arrived in "),
@@ -265,8 +265,8 @@ TEST_F(FailedOperationsTest, ALossEndsOperationsWhileAGroupTableIsLocked) {
                  new_buffer(client));
   };
   const Work waiting = begin(0);
-  HostLink& link = *job_->client(0).link;
-  auto& lock = reinterpret_cast<ControlHeader*>(link.control(0))->table_lock;
+  shm::HostLink& link = *job_->client(0).link;
+  auto& lock = reinterpret_cast<shm::ControlHeader*>(link.control(0))->table_lock;
   ASSERT_EQ(pthread_mutex_lock(&lock), 0);
   Status made;
   std::thread maker([&] { made = job_->group(0, {0, 1}).status(); });

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "collectives/host/activity.h"
+#include "shm/activity.h"
 
 namespace tessera::host {
 namespace {
@@ -23,14 +23,14 @@ void fetch_to_write(const void* line) {
 
 }  // namespace
 
-GroupRecords::GroupRecords(HostLink& link, std::vector<GroupMember> members, int leader_client,
-                           GroupBlock* block)
+GroupRecords::GroupRecords(shm::HostLink& link, std::vector<shm::GroupMember> members,
+                           int leader_client, shm::GroupBlock* block)
     : link_(&link), members_(std::move(members)), block_(block) {
   auto* const start = reinterpret_cast<std::byte*>(block);
   id_ = {.leader_client = leader_client,
          .offset = static_cast<uint64_t>(start - link.control(leader_client)),
          .generation = block->generation.load(std::memory_order_acquire)};
-  progress_ = reinterpret_cast<MemberProgress*>(start + block->progress_offset);
+  progress_ = reinterpret_cast<shm::MemberProgress*>(start + block->progress_offset);
   const RecordLayout& layout = record_layout(*block);
   records_ = records(block);
   record_stride_ = layout.record_stride;
@@ -40,8 +40,8 @@ GroupRecords::GroupRecords(HostLink& link, std::vector<GroupMember> members, int
 }
 
 void GroupRecords::ring_bells() {
-  for (const GroupMember& member : members_) {
-    bells_.push_back(&activity_slot(link_->control(member.client_id), member.ordinal));
+  for (const shm::GroupMember& member : members_) {
+    bells_.push_back(&shm::activity_slot(link_->control(member.client_id), member.ordinal));
   }
 }
 
@@ -107,7 +107,7 @@ bool GroupRecords::all_are_done_with(uint32_t seq) const {
 
 std::vector<bool> GroupRecords::arrivals(uint32_t seq, const State& state) const {
   const bool all = state.phase == Phase::kRunning || state.phase == Phase::kMet;
-  constexpr int kTries = kStepped ? 1 : 200;
+  constexpr int kTries = shm::kStepped ? 1 : 200;
   std::vector<bool> arrived(size(), all);
   // A member writes its place into the entry before it is counted. A member that was held up in
   // between has a place beyond those counted, or the same place as another one: it finds the record

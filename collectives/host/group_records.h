@@ -20,13 +20,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/host/control.h"
-#include "collectives/host/group_table.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/op_record.h"
 #include "collectives/host/record.h"
 #include "collectives/label.h"
 #include "collectives/signature.h"
+#include "shm/control.h"
+#include "shm/group_table.h"
+#include "shm/host_link.h"
 
 namespace tessera::host {
 
@@ -58,16 +58,16 @@ struct BlockId {
 class GroupRecords {
  public:
   // `block`: in the control region of `leader_client`.
-  GroupRecords(HostLink& link, std::vector<GroupMember> members, int leader_client,
-               GroupBlock* block);
+  GroupRecords(shm::HostLink& link, std::vector<shm::GroupMember> members, int leader_client,
+               shm::GroupBlock* block);
   // See Rendezvous.
   void ring_bells();
 
-  absl::Span<const GroupMember> members() const { return members_; }
+  absl::Span<const shm::GroupMember> members() const { return members_; }
   int size() const { return static_cast<int>(members_.size()); }
-  HostLink& link() const { return *link_; }
+  shm::HostLink& link() const { return *link_; }
   const BlockId& id() const { return id_; }
-  GroupBlock* block() const { return block_; }
+  shm::GroupBlock* block() const { return block_; }
   // The bytes of the region that the block takes.
   uint64_t num_bytes() const { return block_->body_offset + num_records() * record_stride_; }
   uint32_t num_records() const { return last_record_ + 1; }
@@ -160,18 +160,18 @@ class GroupRecords {
     return *reinterpret_cast<OpRecord*>(records_ + (seq & last_record_) * record_stride_);
   }
 
-  HostLink* link_;
-  std::vector<GroupMember> members_;
-  std::vector<DeviceActivity*> bells_;  // of messages: of the sender and the receiver
+  shm::HostLink* link_;
+  std::vector<shm::GroupMember> members_;
+  std::vector<shm::DeviceActivity*> bells_;  // of messages: of the sender and the receiver
   // Copies of the block's constant fields.
-  MemberProgress* progress_;
+  shm::MemberProgress* progress_;
   std::byte* records_;
   uint64_t record_stride_;
   uint64_t entries_offset_;
   uint64_t entry_stride_;
   uint32_t last_record_;
   BlockId id_;
-  GroupBlock* block_;
+  shm::GroupBlock* block_;
 };
 
 }  // namespace tessera::host

@@ -24,13 +24,13 @@ constexpr uint32_t kMessageRecords = 16;
 constexpr uint64_t kGroupSalt = 0;
 constexpr uint64_t kMessageSalt = 1;
 // The bytes of a control region that unused groups may take, over all clients of the host.
-constexpr uint64_t kUnusedBytes = kControlBytes / 4;
+constexpr uint64_t kUnusedBytes = shm::kControlBytes / 4;
 // The bytes that a group takes beside its block, roughly.
 constexpr uint64_t kBytesOfGroup = 16 << 10;
 
 }  // namespace
 
-HostBackend::HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool,
+HostBackend::HostBackend(shm::HostLink& link, std::shared_ptr<ArenaPool> pool,
                          std::vector<Device> devices, std::vector<Stream*> streams,
                          absl::Duration collective_timeout, MakeDeviceMover make_mover,
                          MakeSpan make_span)
@@ -182,7 +182,7 @@ std::shared_ptr<HostGroup> HostBackend::find_group(absl::Span<const int> device_
 StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> device_ids,
                                                              uint64_t salt, uint32_t num_records) {
   forget_unused(Forget::kAboveBudget);
-  std::vector<GroupMember> members;
+  std::vector<shm::GroupMember> members;
   for (const int id : device_ids) {
     const Device& device = resources_.devices()[id];
     members.push_back({device.id, device.client_id, device.ordinal});
@@ -198,15 +198,15 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_group(std::vector<int> de
   return group;
 }
 
-StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_runs(std::vector<GroupMember> members,
+StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_runs(std::vector<shm::GroupMember> members,
                                                             uint64_t salt, uint32_t num_records,
                                                             uint64_t& num_bytes) {
   const bool takes_part =
-      std::any_of(members.begin(), members.end(), [this](const GroupMember& member) {
+      std::any_of(members.begin(), members.end(), [this](const shm::GroupMember& member) {
         return member.client_id == resources_.link().client_id();
       });
   const bool spans_hosts =
-      std::any_of(members.begin(), members.end(), [this](const GroupMember& member) {
+      std::any_of(members.begin(), members.end(), [this](const shm::GroupMember& member) {
         return !resources_.link().is_on_host(member.client_id);
       });
   if (takes_part && spans_hosts) {
@@ -235,7 +235,7 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_runs(std::vector<GroupMem
   return group;
 }
 
-StatusOr<Rendezvous> HostBackend::open_rendezvous(const std::vector<GroupMember>& members,
+StatusOr<Rendezvous> HostBackend::open_rendezvous(const std::vector<shm::GroupMember>& members,
                                                   uint64_t salt, uint32_t num_records) {
   // Messages among all pairs of 64 devices have to fit into one control region. Where devices move
   // the bytes they use the place for inputs.
@@ -274,7 +274,7 @@ void HostBackend::forget_unused(Forget which) {
 
 // A loss that the backend was told of before the group was made.
 void HostBackend::tell_of_losses(HostGroup& group) const {
-  const HostLink& link = resources_.link();
+  const shm::HostLink& link = resources_.link();
   if (!link.any_lost()) return;
   for (int client = 0; client < link.num_clients(); ++client) {
     const Status status = link.client_status(client);

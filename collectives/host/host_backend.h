@@ -40,19 +40,19 @@
 #include "collectives/group_backend.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_group.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/host_resources.h"
 #include "collectives/host/rendezvous.h"
 #include "device/cpu/arena.h"
 #include "device/device.h"
 #include "device/stream.h"
+#include "shm/host_link.h"
 
 namespace tessera::host {
 
 // A group with members on several hosts, one of them at least a device of this client; of messages
 // from the first of two members to the second, if it is for those.
 using MakeSpan = std::function<StatusOr<std::shared_ptr<HostGroup>>(
-    HostResources& resources, std::vector<GroupMember> members, bool is_for_messages)>;
+    HostResources& resources, std::vector<shm::GroupMember> members, bool is_for_messages)>;
 
 class HostBackend {
  public:
@@ -60,7 +60,7 @@ class HostBackend {
   // `link` and the streams must outlive the backend; call stop() before it goes. `make_mover`: for
   // devices whose memory is not the host's.
   // `make_span`: for groups whose members are on several hosts; needed where there are any.
-  HostBackend(HostLink& link, std::shared_ptr<ArenaPool> pool, std::vector<Device> devices,
+  HostBackend(shm::HostLink& link, std::shared_ptr<ArenaPool> pool, std::vector<Device> devices,
               std::vector<Stream*> streams, absl::Duration collective_timeout,
               MakeDeviceMover make_mover = nullptr, MakeSpan make_span = nullptr);
   ~HostBackend();
@@ -122,9 +122,10 @@ class HostBackend {
   StatusOr<std::shared_ptr<HostGroup>> make_group(std::vector<int> device_ids, uint64_t salt,
                                                   uint32_t num_records);
   // The protocol of these members, and what its records take of a control region.
-  StatusOr<std::shared_ptr<HostGroup>> make_runs(std::vector<GroupMember> members, uint64_t salt,
-                                                 uint32_t num_records, uint64_t& num_bytes);
-  StatusOr<Rendezvous> open_rendezvous(const std::vector<GroupMember>& members, uint64_t salt,
+  StatusOr<std::shared_ptr<HostGroup>> make_runs(std::vector<shm::GroupMember> members,
+                                                 uint64_t salt, uint32_t num_records,
+                                                 uint64_t& num_bytes);
+  StatusOr<Rendezvous> open_rendezvous(const std::vector<shm::GroupMember>& members, uint64_t salt,
                                        uint32_t num_records);
   // forget_unused() looks at this many groups for each one that is made, so that unused groups are
   // found soon. Groups in use are skipped once per round.

@@ -25,16 +25,17 @@ class EndedRun final : public PendingWork {
 
 }  // namespace
 
-HostGroup::HostGroup(HostResources& resources, std::vector<GroupMember> members,
+HostGroup::HostGroup(HostResources& resources, std::vector<shm::GroupMember> members,
                      std::unique_ptr<DeviceMover> device_mover,
-                     std::vector<GroupMember> all_members)
+                     std::vector<shm::GroupMember> all_members)
     : resources_(resources),
       members_(std::move(members)),
       all_members_(std::move(all_members)),
-      spans_clients_(are_of_several_clients(this->all_members())),
+      spans_clients_(shm::are_of_several_clients(this->all_members())),
       device_mover_(std::move(device_mover)),
       callers_(members_.size()) {
-  for (const GroupMember& member : this->all_members()) device_ids_.push_back(member.device_id);
+  for (const shm::GroupMember& member : this->all_members())
+    device_ids_.push_back(member.device_id);
 }
 
 HostGroup::Caller::Caller(HostGroup& group, int member) : count_(group.callers_[member].count) {
@@ -51,7 +52,7 @@ bool HostGroup::is_local(int member) const {
 
 Status HostGroup::lost_member() const {
   if (!resources_.link().any_lost()) return absl::OkStatus();
-  for (const GroupMember& member : all_members()) {
+  for (const shm::GroupMember& member : all_members()) {
     TESSERA_RETURN_IF_ERROR(resources_.link().client_status(member.client_id));
   }
   return absl::OkStatus();
@@ -76,9 +77,10 @@ Status HostGroup::check_start(const Caller& caller, const Collective& collective
   return resources_.check_process();
 }
 
-std::string HostGroup::describe_holdup(int member, DeviceActivity::Kind device) const {
+std::string HostGroup::describe_holdup(int member, shm::DeviceActivity::Kind device) const {
   const int id = members_[member].device_id;
-  const bool is_idle = device == DeviceActivity::kNothing || device == DeviceActivity::kFinished;
+  const bool is_idle =
+      device == shm::DeviceActivity::kNothing || device == shm::DeviceActivity::kFinished;
   return absl::StrCat("device ", id, is_idle ? " had not begun it" : " is busy with earlier work");
 }
 
@@ -117,7 +119,7 @@ Work HostGroup::start_message(Collective::Ptr collective, Arguments arguments) {
 void HostGroup::on_lost(int client, const Status& reason) {
   const bool concerned =
       std::any_of(all_members().begin(), all_members().end(),
-                  [&](const GroupMember& member) { return member.client_id == client; });
+                  [&](const shm::GroupMember& member) { return member.client_id == client; });
   if (!concerned) return;
   fail_pending(reason);
   if (device_mover_ != nullptr) device_mover_->lose(reason);

@@ -28,16 +28,17 @@
 #include "collectives/collective.h"
 #include "collectives/group_backend.h"
 #include "collectives/host/device_mover.h"
-#include "collectives/host/group_table.h"
 #include "collectives/host/host_resources.h"
+#include "shm/group_table.h"
 
 namespace tessera::host {
 
 class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
  public:
   // `members`: those on this host. `all_members`: also those on others, where there are any.
-  HostGroup(HostResources& resources, std::vector<GroupMember> members,
-            std::unique_ptr<DeviceMover> device_mover, std::vector<GroupMember> all_members = {});
+  HostGroup(HostResources& resources, std::vector<shm::GroupMember> members,
+            std::unique_ptr<DeviceMover> device_mover,
+            std::vector<shm::GroupMember> all_members = {});
 
   absl::Span<const int> device_ids() const override { return device_ids_; }
 
@@ -62,10 +63,10 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Used by runs and protocols.
   HostResources& resources() const { return resources_; }
   // The members on this host, and what a run calls a member: its index among them.
-  const std::vector<GroupMember>& members() const { return members_; }
+  const std::vector<shm::GroupMember>& members() const { return members_; }
   int size() const { return static_cast<int>(members_.size()); }
   // Those of all hosts, by position in the group.
-  const std::vector<GroupMember>& all_members() const {
+  const std::vector<shm::GroupMember>& all_members() const {
     return all_members_.empty() ? members_ : all_members_;
   }
   bool spans_hosts() const { return !all_members_.empty(); }
@@ -74,7 +75,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // Null where the memory of the group is the host's.
   DeviceMover* device_mover() const { return device_mover_.get(); }
   Stream& stream(int member) const { return resources_.stream(members_[member].ordinal); }
-  DeviceActivity& activity(int member) const {
+  shm::DeviceActivity& activity(int member) const {
     return resources_.link().activity(members_[member].ordinal);
   }
   bool is_closing() const { return closing_; }
@@ -89,7 +90,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // The name of a run in messages.
   std::string label_of(const Collective& collective, const Arguments& arguments) const;
   // What keeps a run that is queued from its turn, while its device does `device`.
-  std::string describe_holdup(int member, DeviceActivity::Kind device) const;
+  std::string describe_holdup(int member, shm::DeviceActivity::Kind device) const;
   // Makes the output of a run ready, and tells the launcher of a loss before that: it then knows
   // that what this client does next is a consequence of the loss, however it was noticed.
   void complete_output(const Arguments& arguments, const Status& status) const;
@@ -128,9 +129,9 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   virtual void forget() {}
 
   HostResources& resources_;
-  const std::vector<GroupMember> members_;
-  const std::vector<GroupMember> all_members_;  // empty: the same
-  std::vector<int> device_ids_;                 // of all
+  const std::vector<shm::GroupMember> members_;
+  const std::vector<shm::GroupMember> all_members_;  // empty: the same
+  std::vector<int> device_ids_;                      // of all
   bool spans_clients_ = false;
   const std::unique_ptr<DeviceMover> device_mover_;
   std::atomic<bool> closing_{false};

@@ -18,10 +18,10 @@
 #include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/testing/rendezvous_fixture.h"
-#include "collectives/host/testing/three_clients.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
+#include "shm/testing/three_clients.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::host {
@@ -42,12 +42,12 @@ std::string text_of(absl::Span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-class HostMailTest : public ThreeClientsTest {
+class HostMailTest : public shm::ThreeClientsTest {
  protected:
   static constexpr int kMembers = 3;
 
   void SetUp() override {
-    ThreeClientsTest::SetUp();
+    shm::ThreeClientsTest::SetUp();
     for (int c = 0; c < kMembers; ++c) open(c);
   }
   void open(int client) {

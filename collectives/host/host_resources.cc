@@ -9,7 +9,7 @@
 
 namespace tessera::host {
 
-HostResources::HostResources(HostLink& link, std::shared_ptr<ArenaPool> pool,
+HostResources::HostResources(shm::HostLink& link, std::shared_ptr<ArenaPool> pool,
                              std::vector<Device> devices, std::vector<Stream*> streams,
                              absl::Duration collective_timeout, FindMessages find_messages)
     : link_(link),

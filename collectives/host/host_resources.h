@@ -27,13 +27,13 @@
 #include "base/status.h"
 #include "base/wait_reports.h"
 #include "collectives/group_backend.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/message_pump.h"
 #include "collectives/host/replica_loans.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 #include "device/stream.h"
+#include "shm/host_link.h"
 
 namespace tessera::host {
 
@@ -44,11 +44,11 @@ class HostResources {
       std::function<StatusOr<std::shared_ptr<GroupBackend>>(int from_device, int to_device)>;
 
   // `devices` are those of the job by id; `streams` those of this client's devices by ordinal.
-  HostResources(HostLink& link, std::shared_ptr<ArenaPool> pool, std::vector<Device> devices,
+  HostResources(shm::HostLink& link, std::shared_ptr<ArenaPool> pool, std::vector<Device> devices,
                 std::vector<Stream*> streams, absl::Duration collective_timeout,
                 FindMessages find_messages);
 
-  HostLink& link() const { return link_; }
+  shm::HostLink& link() const { return link_; }
   ArenaPool& pool() const { return *pool_; }
   ReplicaLoans& loans() const { return *loans_; }
   const std::vector<Device>& devices() const { return devices_; }
@@ -88,7 +88,7 @@ class HostResources {
  private:
   const ForkGuard fork_guard_;
   const int64_t pid_ = getpid();
-  HostLink& link_;
+  shm::HostLink& link_;
   const std::shared_ptr<ArenaPool> pool_;
   const std::shared_ptr<ReplicaLoans> loans_;
   const std::vector<Device> devices_;

@@ -185,13 +185,13 @@ void JointRun::acknowledge() {
 
 // ---- The entry.
 
-StatusOr<SharedAddress> JointRun::share(const void* memory, int64_t num_bytes,
-                                        ArenaPool::Block Copies::*copy) {
-  if (memory == nullptr || num_bytes == 0) return SharedAddress{};
+StatusOr<shm::SharedAddress> JointRun::share(const void* memory, int64_t num_bytes,
+                                             ArenaPool::Block Copies::*copy) {
+  if (memory == nullptr || num_bytes == 0) return shm::SharedAddress{};
   if (!group().spans_clients()) {
-    return SharedAddress{SharedAddress::kPointer, 0, reinterpret_cast<uint64_t>(memory)};
+    return shm::SharedAddress{shm::SharedAddress::kPointer, 0, reinterpret_cast<uint64_t>(memory)};
   }
-  const HostLink& link = group().resources().link();
+  const shm::HostLink& link = group().resources().link();
   const auto located = link.locate(static_cast<const std::byte*>(memory), num_bytes);
   if (located.has_value()) return *located;
   StatusOr<ArenaPool::Block> block = group().resources().pool().allocate(num_bytes);
@@ -199,12 +199,12 @@ StatusOr<SharedAddress> JointRun::share(const void* memory, int64_t num_bytes,
   const ArenaAddress address = block->address();
   if (!copies.has_value()) copies.emplace();
   (*copies).*copy = *std::move(block);
-  return SharedAddress{address.arena, link.client_id(), address.offset};
+  return shm::SharedAddress{address.arena, link.client_id(), address.offset};
 }
 
-StatusOr<SharedAddress> JointRun::share_input() {
-  if (!shares_addresses() && collective().kind() != OpKind::kSendRecv) return SharedAddress{};
-  TESSERA_ASSIGN_OR_RETURN(const SharedAddress address,
+StatusOr<shm::SharedAddress> JointRun::share_input() {
+  if (!shares_addresses() && collective().kind() != OpKind::kSendRecv) return shm::SharedAddress{};
+  TESSERA_ASSIGN_OR_RETURN(const shm::SharedAddress address,
                            share(arguments().in, in_bytes(), &Copies::in));
   std::byte* const to = copy(&Copies::in);
   if (to != nullptr && shares_addresses()) {
@@ -216,15 +216,15 @@ StatusOr<SharedAddress> JointRun::share_input() {
   return address;
 }
 
-StatusOr<SharedAddress> JointRun::share_counts() {
+StatusOr<shm::SharedAddress> JointRun::share_counts() {
   if (collective().needs_peer_counts()) {
     peer_counts = collective().own_counts();
   } else if (is_on_device()) {
     peer_counts = group().device_mover()->encode_request(collective());
   }
-  if (peer_counts.empty()) return SharedAddress{};
+  if (peer_counts.empty()) return shm::SharedAddress{};
   const int64_t bytes = static_cast<int64_t>(peer_counts.size() * sizeof(int64_t));
-  TESSERA_ASSIGN_OR_RETURN(const SharedAddress address,
+  TESSERA_ASSIGN_OR_RETURN(const shm::SharedAddress address,
                            share(peer_counts.data(), bytes, &Copies::counts));
   if (std::byte* const to = copy(&Copies::counts)) std::memcpy(to, peer_counts.data(), bytes);
   return address;
@@ -246,7 +246,7 @@ Status JointRun::fill() {
         collective(), arguments(), op.seq, op.member, absl::MakeSpan(entry.inlined)));
   }
   TESSERA_ASSIGN_OR_RETURN(entry.in, share_input());
-  entry.out = SharedAddress{};
+  entry.out = shm::SharedAddress{};
   if (shares_addresses() && do_peers_write_output) {
     TESSERA_ASSIGN_OR_RETURN(entry.out, share(arguments().out, out_bytes(), &Copies::out));
   }
@@ -279,25 +279,25 @@ void JointRun::fill_signature(MemberEntry& entry) const {
 
 void JointRun::publish_running() const {
   if (!op.holds_device) return;
-  char text[kLabelBytes];
+  char text[shm::kLabelBytes];
   const size_t size = arguments().label.copy_to(absl::MakeSpan(text));
-  publish(DeviceActivity::kRunning, {text, size});
+  publish(shm::DeviceActivity::kRunning, {text, size});
 }
 
 void JointRun::publish_waiting() const {
   if (!op.holds_device) return;
   const MemberEntry& entry = rendezvous().records().entry(op.seq, op.member);
-  publish(DeviceActivity::kWaiting, {entry.label, entry.label_size});
+  publish(shm::DeviceActivity::kWaiting, {entry.label, entry.label_size});
 }
 
-void JointRun::publish(DeviceActivity::Kind kind, absl::string_view label) const {
-  Activity activity = this->activity(kind);
+void JointRun::publish(shm::DeviceActivity::Kind kind, absl::string_view label) const {
+  shm::Activity activity = this->activity(kind);
   activity.seq = op.seq;
   activity.leader_client = rendezvous().records().id().leader_client;
   activity.block_offset = rendezvous().records().id().offset;
   activity.generation = rendezvous().records().id().generation;
   activity.name_hash = op.name_hash;
-  publish_activity(group().activity(op.member), activity, label);
+  shm::publish_activity(group().activity(op.member), activity, label);
 }
 
 JointRun::Memories JointRun::inlined_memory() const {
@@ -317,10 +317,10 @@ StatusOr<JointRun::Memories> JointRun::memory() const {
   Memories memory(rendezvous().records().size());
   for (int m = 0; m < rendezvous().records().size(); ++m) {
     const MemberEntry& entry = rendezvous().records().entry(op.seq, m);
-    const auto resolve = [&](SharedAddress address, int64_t count,
+    const auto resolve = [&](shm::SharedAddress address, int64_t count,
                              int64_t size) -> StatusOr<std::byte*> {
       // Plain pointers are valid only in a group within one process.
-      if (address.arena == SharedAddress::kPointer && !group().spans_clients()) {
+      if (address.arena == shm::SharedAddress::kPointer && !group().spans_clients()) {
         return reinterpret_cast<std::byte*>(address.offset);
       }
       // A negative count is an error too: no arena is as large.

@@ -32,13 +32,13 @@
 #include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
-#include "collectives/host/activity.h"
-#include "collectives/host/control.h"
 #include "collectives/host/meetings.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/run.h"
 #include "collectives/move.h"
 #include "device/cpu/arena.h"
+#include "shm/activity.h"
+#include "shm/control.h"
 
 namespace tessera::host {
 
@@ -123,12 +123,12 @@ class JointRun : public Run {
   Rendezvous& rendezvous() const { return meetings_.rendezvous(); }
   // The address that peers use for `memory`. Memory that peers cannot map is replaced by `copy`,
   // which the caller fills.
-  StatusOr<SharedAddress> share(const void* memory, int64_t num_bytes,
-                                ArenaPool::Block Copies::*copy);
-  StatusOr<SharedAddress> share_input();
-  StatusOr<SharedAddress> share_counts();
+  StatusOr<shm::SharedAddress> share(const void* memory, int64_t num_bytes,
+                                     ArenaPool::Block Copies::*copy);
+  StatusOr<shm::SharedAddress> share_input();
+  StatusOr<shm::SharedAddress> share_counts();
   void fill_signature(MemberEntry& entry) const;
-  void publish(DeviceActivity::Kind kind, absl::string_view label) const;
+  void publish(shm::DeviceActivity::Kind kind, absl::string_view label) const;
 
   std::atomic<bool> is_acknowledged_{false};
 };

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/format.h"
-#include "collectives/host/control.h"
 #include "collectives/host/op_record.h"
 #include "collectives/label.h"
+#include "shm/control.h"
 
 namespace tessera::host {
 namespace {
@@ -32,10 +32,11 @@ bool read_code(uint16_t code, Call& call) {
 
 }  // namespace
 
-ActivitySnapshot last_seen(const HostLink& link, int client, int ordinal) {
-  ActivitySnapshot seen = read_activity(activity_slot(link.control(client), ordinal));
+shm::ActivitySnapshot last_seen(const shm::HostLink& link, int client, int ordinal) {
+  shm::ActivitySnapshot seen =
+      shm::read_activity(shm::activity_slot(link.control(client), ordinal));
   Call call;
-  if (!read_code(seen.code, call)) return ActivitySnapshot();
+  if (!read_code(seen.code, call)) return shm::ActivitySnapshot();
   if (seen.has_label) return seen;
   int32_t own_id = ordinal;
   for (int i = 0; i < client; ++i) own_id += link.member(i).num_local_devices;
@@ -47,21 +48,21 @@ ActivitySnapshot last_seen(const HostLink& link, int client, int ordinal) {
   return seen;
 }
 
-std::string describe_last_seen(const ActivitySnapshot& seen) {
-  if (seen.kind == DeviceActivity::kNothing) return "which has not run any operation yet";
+std::string describe_last_seen(const shm::ActivitySnapshot& seen) {
+  if (seen.kind == shm::DeviceActivity::kNothing) return "which has not run any operation yet";
   const std::string age =
-      format_duration(absl::Nanoseconds(static_cast<int64_t>(monotonic_ns() - seen.since_ns)));
+      format_duration(absl::Nanoseconds(static_cast<int64_t>(shm::monotonic_ns() - seen.since_ns)));
   switch (seen.kind) {
-    case DeviceActivity::kRunning:
+    case shm::DeviceActivity::kRunning:
       return absl::StrCat("still in ", seen.label, " for ", age);
-    case DeviceActivity::kWaiting:
+    case shm::DeviceActivity::kWaiting:
       return absl::StrCat("waiting in ", seen.label, " for ", age);
     default:
       return absl::StrCat("last seen at ", seen.label, ", ", age, " ago");
   }
 }
 
-GroupMember device_of_id(const HostLink& link, int device_id) {
+shm::GroupMember device_of_id(const shm::HostLink& link, int device_id) {
   int client = 0;
   int first = 0;
   while (client + 1 < link.num_clients() &&
@@ -72,23 +73,23 @@ GroupMember device_of_id(const HostLink& link, int device_id) {
   return {device_id, client, device_id - first};
 }
 
-std::vector<int32_t> devices_in(const HostLink& link, const Activity& activity) {
+std::vector<int32_t> devices_in(const shm::HostLink& link, const shm::Activity& activity) {
   if (activity.leader_client >= static_cast<uint64_t>(link.num_clients())) return {};
   std::byte* const region = link.control(static_cast<int>(activity.leader_client));
   const auto find = [&] {
-    return GroupTable::find(region, activity.block_offset, activity.generation);
+    return shm::GroupTable::find(region, activity.block_offset, activity.generation);
   };
-  GroupBlock* const block = find();
+  shm::GroupBlock* const block = find();
   if (block == nullptr) return {};
   // All that another process has written is compared with what there can be.
   const uint32_t num_ids = block->num_members;
   if (num_ids > kMaxMembers ||
       link.find_in_control(activity.leader_client, activity.block_offset,
-                           sizeof(GroupBlock) + num_ids * sizeof(int32_t)) == nullptr) {
+                           sizeof(shm::GroupBlock) + num_ids * sizeof(int32_t)) == nullptr) {
     return {};
   }
   std::vector<int32_t> ids(num_ids);
-  const int32_t* const first = device_ids(block);
+  const int32_t* const first = shm::device_ids(block);
   for (size_t i = 0; i < ids.size(); ++i) {
     ids[i] = std::atomic_ref(first[i]).load(std::memory_order_relaxed);
   }

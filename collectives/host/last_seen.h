@@ -13,10 +13,10 @@
 
 #include "base/dtype.h"
 #include "base/reduce_op.h"
-#include "collectives/host/activity.h"
-#include "collectives/host/group_table.h"
-#include "collectives/host/host_link.h"
 #include "collectives/op_kind.h"
+#include "shm/activity.h"
+#include "shm/group_table.h"
+#include "shm/host_link.h"
 
 namespace tessera::host {
 
@@ -27,14 +27,14 @@ inline uint16_t activity_code(OpKind op, DType dtype, ReduceOp reduction) {
 }
 
 // The activity of a device of a client of this host, with the default label if it wrote none.
-ActivitySnapshot last_seen(const HostLink& link, int client, int ordinal);
+shm::ActivitySnapshot last_seen(const shm::HostLink& link, int client, int ordinal);
 // "last seen at all_reduce ..., 31 s ago", "still in local_map for 2 s", "which has not run any
 // operation yet".
-std::string describe_last_seen(const ActivitySnapshot& seen);
+std::string describe_last_seen(const shm::ActivitySnapshot& seen);
 // The devices of the group that an activity names; empty where that is not there any more.
-std::vector<int32_t> devices_in(const HostLink& link, const Activity& activity);
+std::vector<int32_t> devices_in(const shm::HostLink& link, const shm::Activity& activity);
 // The device of any client. Devices are numbered by client.
-GroupMember device_of_id(const HostLink& link, int device_id);
+shm::GroupMember device_of_id(const shm::HostLink& link, int device_id);
 
 }  // namespace tessera::host
 

@@ -19,10 +19,10 @@ LoneRun::LoneRun(LoneRuns& runs, int member, Collective::Ptr collective, Argumen
 Status LoneRun::run() {
   Status status;
   if (begin()) {
-    char text[kLabelBytes];
+    char text[shm::kLabelBytes];
     const size_t size = arguments().label.copy_to(absl::MakeSpan(text));
-    Activity running = activity(DeviceActivity::kRunning);
-    publish_activity(runs_.activity(member()), running, {text, size});
+    shm::Activity running = activity(shm::DeviceActivity::kRunning);
+    shm::publish_activity(runs_.activity(member()), running, {text, size});
     status = execute();
     finish(status);
   } else {
@@ -43,7 +43,7 @@ Status LoneRun::execute() {
   return move(/*seq=*/0, absl::MakeConstSpan(&own, 1));
 }
 
-Status LoneRun::give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
+Status LoneRun::give_up(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
   return absl::DeadlineExceededError(absl::StrCat(label(), ": ",
                                                   not_in_time("not done", deadline - called), "; ",
                                                   runs_.describe_holdup(member(), device)));

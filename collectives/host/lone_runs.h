@@ -32,8 +32,8 @@ class LoneRun final : public Run {
  private:
   Status execute();
   void run_here(absl::Time deadline) override { try_run_here(deadline); }
-  Status give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
-  void end_late(DeviceActivity::Kind, absl::Time, absl::Time) override {}
+  Status give_up(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
+  void end_late(shm::DeviceActivity::Kind, absl::Time, absl::Time) override {}
 
   LoneRuns& runs_;
 };

@@ -88,7 +88,7 @@ struct MissingMembers {
   const char* counted() const { return is_one_client() ? " devices" : " clients"; }
 };
 
-MissingMembers find_missing(absl::Span<const GroupMember> members,
+MissingMembers find_missing(absl::Span<const shm::GroupMember> members,
                             absl::FunctionRef<bool(int member)> is_missing) {
   MissingMembers result;
   for (int m = 0; m < static_cast<int>(members.size()); ++m) {
@@ -103,9 +103,10 @@ MissingMembers find_missing(absl::Span<const GroupMember> members,
 }
 
 // Names the first, and as many others as fit.
-void append_names(const MissingMembers& missing, absl::Span<const GroupMember> members,
+void append_names(const MissingMembers& missing, absl::Span<const shm::GroupMember> members,
                   size_t most_bytes, absl::FunctionRef<std::string(int client)> name_of,
-                  absl::FunctionRef<std::string(const GroupMember&)> last_seen, std::string& text) {
+                  absl::FunctionRef<std::string(const shm::GroupMember&)> last_seen,
+                  std::string& text) {
   const char* separator = " ";
   int num_named = 0;
   for (const auto& [id, client] : missing.clients) {
@@ -135,7 +136,7 @@ void append_names(const MissingMembers& missing, absl::Span<const GroupMember> m
 }  // namespace
 
 Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(int client)> name_of,
-                        absl::FunctionRef<std::string(const GroupMember&)> last_seen) {
+                        absl::FunctionRef<std::string(const shm::GroupMember&)> last_seen) {
   const MissingMembers members =
       find_missing(missing.members, [&](int m) { return !missing.arrived[m]; });
   const bool is_unclear = members.num_missing() == 0 && missing.is_open;
@@ -154,7 +155,7 @@ Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(in
 
 std::string describe_awaited(const AwaitedMembers& awaited,
                              absl::FunctionRef<std::string(int client)> name_of,
-                             absl::FunctionRef<std::string(const GroupMember&)> doing) {
+                             absl::FunctionRef<std::string(const shm::GroupMember&)> doing) {
   constexpr size_t kMostBytes = 1024;  // of one line
   const MissingMembers members =
       find_missing(awaited.members, [&](int m) { return awaited.awaited[m]; });

@@ -15,9 +15,9 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/host/group_table.h"
 #include "collectives/host/op_record.h"
 #include "collectives/signature.h"
+#include "shm/group_table.h"
 
 namespace tessera::host {
 
@@ -43,7 +43,7 @@ absl::string_view name_of_operation(absl::string_view label);
 // Which members have not arrived.
 struct Missing {
   std::string label;
-  absl::Span<const GroupMember> members;
+  absl::Span<const shm::GroupMember> members;
   const std::vector<bool>& arrived;  // by member
   bool is_open = true;               // else all had arrived, and some had not finished
   absl::Duration waited;             // until the deadline
@@ -52,19 +52,19 @@ struct Missing {
 // DeadlineExceeded. `name_of` names a client; `last_seen` says what one of its members does, and
 // may be empty.
 Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(int client)> name_of,
-                        absl::FunctionRef<std::string(const GroupMember&)> last_seen);
+                        absl::FunctionRef<std::string(const shm::GroupMember&)> last_seen);
 
 // The text on the members in a report of a long wait: "1 of 2 clients arrived; missing client 1
 // (host-a, pid 7), in user code for 12 s since relayout #6". `doing` says what follows a client's
 // name.
 struct AwaitedMembers {
-  absl::Span<const GroupMember> members;
+  absl::Span<const shm::GroupMember> members;
   const std::vector<bool>& awaited;  // by member
   bool all_arrived = false;          // they are awaited until they have finished
 };
 std::string describe_awaited(const AwaitedMembers& awaited,
                              absl::FunctionRef<std::string(int client)> name_of,
-                             absl::FunctionRef<std::string(const GroupMember&)> doing);
+                             absl::FunctionRef<std::string(const shm::GroupMember&)> doing);
 
 // One of several devices that wait for each other.
 struct ConflictingWait {

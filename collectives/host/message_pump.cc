@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/wait_policy.h"
-#include "collectives/host/activity.h"
+#include "shm/activity.h"
 
 namespace tessera::host {
 namespace {
@@ -24,7 +24,7 @@ constexpr absl::Duration kLongestSleep = absl::Milliseconds(100);
 }  // namespace
 
 StatusOr<std::unique_ptr<MessagePump>> MessagePump::create(int device_id,
-                                                           DeviceActivity& activity) {
+                                                           shm::DeviceActivity& activity) {
   std::unique_ptr<MessagePump> pump(new MessagePump(activity));
   TESSERA_ASSIGN_OR_RETURN(pump->thread_,
                            start_thread(absl::StrCat("the messages of device ", device_id),
@@ -108,7 +108,7 @@ void MessagePump::run() {
       continue;
     }
     if (!is_empty) next = std::min(next, steady_now() + kLongestSleep);
-    wait_for_ring(activity_, seen, next);
+    shm::wait_for_ring(activity_, seen, next);
     yields = kMembers.yields;
   }
 }

@@ -26,7 +26,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "collectives/host/control.h"
+#include "shm/control.h"
 
 namespace tessera::host {
 
@@ -46,7 +46,8 @@ class MessagePump {
 
   // `activity` has the device's bell, and must outlive the pump. ResourceExhausted where no thread
   // can be had.
-  static StatusOr<std::unique_ptr<MessagePump>> create(int device_id, DeviceActivity& activity);
+  static StatusOr<std::unique_ptr<MessagePump>> create(int device_id,
+                                                       shm::DeviceActivity& activity);
   ~MessagePump() { stop(); }
 
   // Adds a message; `placed` is called as it takes its place in the lane. After stop() it is run at
@@ -61,12 +62,12 @@ class MessagePump {
  private:
   using Messages = std::deque<std::shared_ptr<Message>>;
 
-  explicit MessagePump(DeviceActivity& activity) : activity_(activity) {}
+  explicit MessagePump(shm::DeviceActivity& activity) : activity_(activity) {}
   void run();
   // Runs what is ready. Whether that was any; else `*next` is the time to look again.
   bool run_ready(absl::Time* next);
 
-  DeviceActivity& activity_;
+  shm::DeviceActivity& activity_;
   std::mutex mutex_;  // guards what follows
   bool stopping_ = false;
   std::map<Lane, Messages> lanes_;  // none is empty

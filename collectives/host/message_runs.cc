@@ -21,7 +21,7 @@ MessageRun::MessageRun(MessageRuns& runs, int member, Collective::Ptr collective
 
 void MessageRun::placed() { runs_.number(*this); }
 
-Status MessageRun::give_up(DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
+Status MessageRun::give_up(shm::DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
   return runs_.give_up(*this, called, deadline);
 }
 
@@ -45,7 +45,7 @@ bool SendRun::wait_in_time(absl::Time deadline) {
   });
 }
 
-void SendRun::end_late(DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
+void SendRun::end_late(shm::DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
   // A message whose device has not reached it yet is published as failed.
   fail_on_devices(deadline - called, "; the device is busy with earlier work");
   published.wait().IgnoreError();
@@ -56,7 +56,7 @@ Status ReceiveRun::run() { return end_task(runs_.execute(*this)); }
 
 absl::Time ReceiveRun::ready_at() { return runs_.receive_ready_at(*this); }
 
-void ReceiveRun::end_late(DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
+void ReceiveRun::end_late(shm::DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
   // A receive that is about to arrive does so first: the record waits for members that have
   // arrived.
   published.wait().IgnoreError();
@@ -64,7 +64,7 @@ void ReceiveRun::end_late(DeviceActivity::Kind, absl::Time called, absl::Time de
   fail_on_devices(deadline - called, ", though all members had arrived");
 }
 
-MessageRuns::MessageRuns(HostResources& resources, std::vector<GroupMember> members,
+MessageRuns::MessageRuns(HostResources& resources, std::vector<shm::GroupMember> members,
                          Rendezvous rendezvous, std::unique_ptr<DeviceMover> device_mover)
     : HostGroup(resources, std::move(members), std::move(device_mover)),
       meetings_(*this, std::move(rendezvous)) {
@@ -263,7 +263,7 @@ Status MessageRuns::meet_and_move(ReceiveRun& run) {
   if (status.ok()) status = run.meet();
   if (status.ok()) {
     const StatusOr<JointRun::Memories> memory = run.memory();
-    if (memory.ok()) step();  // a member may be held up before it moves any bytes
+    if (memory.ok()) shm::step();  // a member may be held up before it moves any bytes
     const Status moved = memory.ok() ? run.move(run.op.seq, *memory) : memory.status();
     // The sender is told "received" only when the bytes have reached the receiver's GPU.
     if (!memory.ok() || (!moved.ok() && run.is_on_device())) {

@@ -52,7 +52,7 @@ class MessageRun : public JointRun, public MessagePump::Message {
   Completion published;  // the member has arrived, or failed before that
 
  protected:
-  Status give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
+  Status give_up(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
 
   MessageRuns& runs_;
 };
@@ -69,7 +69,7 @@ class SendRun final : public MessageRun {
 
  private:
   bool wait_in_time(absl::Time deadline) override;
-  void end_late(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
+  void end_late(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
 };
 
 class ReceiveRun final : public MessageRun {
@@ -84,13 +84,13 @@ class ReceiveRun final : public MessageRun {
   Status join_status;
 
  private:
-  void end_late(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
+  void end_late(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
 };
 
 class MessageRuns final : public HostGroup {
  public:
-  MessageRuns(HostResources& resources, std::vector<GroupMember> members, Rendezvous rendezvous,
-              std::unique_ptr<DeviceMover> device_mover);
+  MessageRuns(HostResources& resources, std::vector<shm::GroupMember> members,
+              Rendezvous rendezvous, std::unique_ptr<DeviceMover> device_mover);
 
   Work start(Collective::Ptr collective, Arguments arguments) override;
   void reap() override;

@@ -19,14 +19,14 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "collectives/group.h"
-#include "collectives/host/control.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/message_pump.h"
 #include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/testing/host_job.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "shm/control.h"
+#include "shm/host_link.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
 
@@ -161,14 +161,14 @@ TEST_F(MessagesTest, ALookAtAMessageDoesNotWaitForASettlerThatIsStopped) {
   const testing::TestDeadline deadline(absl::Seconds(15), "less than the time limit of a settler");
   const int64_t sent = 7;
   const Work send = groups_[0].send<int64_t>(absl::MakeConstSpan(&sent, 1), 1);
-  HostLink& link = *job_->client(0).link;
+  shm::HostLink& link = *job_->client(0).link;
   TESSERA_ASSERT_OK_AND_ASSIGN(const Rendezvous pair,
                                Rendezvous::open(link, {{0, 0, 0}, {1, 1, 0}}, kMessageRecords,
                                                 kMessageSalt, {.records = Records::kSmall}));
   // Small records cut the text of the verdict short.
   auto* const entry = reinterpret_cast<std::byte*>(&pair.records().entry(1, 0));
   OpRecord& record = *reinterpret_cast<OpRecord*>(
-      entry - align64(offsetof(OpRecord, verdict) + kSmallVerdictBytes));
+      entry - shm::align64(offsetof(OpRecord, verdict) + kSmallVerdictBytes));
   while (State::unpack(record.state).arrived == 0) std::this_thread::yield();
   record.state = State{.seq = 1, .phase = Phase::kSettling, .settler = 1 + 1}.pack();
   EXPECT_FALSE(send.done());
@@ -279,7 +279,7 @@ struct FakeMessage : MessagePump::Message {
 
 TEST(MessagePumpTest, ALaneIsInOrderAndLanesAreFree) {
   const testing::TestDeadline deadline(absl::Seconds(60), "messages_test");
-  auto activity = std::make_unique<DeviceActivity>();
+  auto activity = std::make_unique<shm::DeviceActivity>();
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<MessagePump> pump,
                                MessagePump::create(0, *activity));
   std::atomic<int> num_runs = 0;

@@ -11,17 +11,17 @@ RecordLayout RecordLayout::create(uint64_t num_members, uint32_t num_records, co
   layout.num_records = num_records;
   layout.verdict_bytes = is_small ? kSmallVerdictBytes : kVerdictBytes;
   layout.entries_offset =
-      static_cast<uint32_t>(align64(offsetof(OpRecord, verdict) + layout.verdict_bytes));
+      static_cast<uint32_t>(shm::align64(offsetof(OpRecord, verdict) + layout.verdict_bytes));
   layout.entry_stride = is_small ? offsetof(MemberEntry, inlined) : sizeof(MemberEntry);
-  layout.outboxes_offset = align64(layout.entries_offset + num_members * layout.entry_stride);
+  layout.outboxes_offset = shm::align64(layout.entries_offset + num_members * layout.entry_stride);
   if (room.outbox_bytes > 0) {
-    layout.outbox_stride = static_cast<uint32_t>(align64(sizeof(Outbox) + room.outbox_bytes));
+    layout.outbox_stride = static_cast<uint32_t>(shm::align64(sizeof(Outbox) + room.outbox_bytes));
   }
   layout.bulletin_offset = layout.outboxes_offset + num_members * layout.outbox_stride;
   layout.bulletin_bytes = room.bulletin_bytes;
   layout.record_stride = layout.bulletin_offset;
   if (room.bulletin_bytes > 0) {
-    layout.record_stride += align64(sizeof(Bulletin) + room.bulletin_bytes);
+    layout.record_stride += shm::align64(sizeof(Bulletin) + room.bulletin_bytes);
   }
   return layout;
 }

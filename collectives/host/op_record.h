@@ -47,9 +47,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "collectives/host/control.h"
-#include "collectives/host/shared_word.h"
 #include "collectives/signature.h"
+#include "shm/control.h"
+#include "shm/shared_word.h"
 
 namespace tessera::host {
 
@@ -62,17 +62,17 @@ inline constexpr int kInlineBytes = 1024;
 struct alignas(64) MemberEntry {
   static constexpr uint16_t kNoPlace = 0xffff;
 
-  SharedWord<uint32_t> seq;     // the operation that the rest describes; 0 while it is written
-  std::atomic<uint16_t> place;  // the number of the arrival that the member has made or is making
-  uint16_t label_size;          // 0: its label is the default_label() of the signature
+  shm::SharedWord<uint32_t> seq;  // the operation that the rest describes; 0 while it is written
+  std::atomic<uint16_t> place;    // the number of the arrival that the member has made or is making
+  uint16_t label_size;            // 0: its label is the default_label() of the signature
   Signature signature;
   int64_t in_count;  // elements of `in`
-  SharedAddress in;
-  SharedAddress out;
-  SharedAddress counts;       // all_to_all of unequal parts: int64 elements for each member
+  shm::SharedAddress in;
+  shm::SharedAddress out;
+  shm::SharedAddress counts;  // all_to_all of unequal parts: int64 elements for each member
   int64_t part_count;         // where the signature's detail_hash is that of parts of so many each
   char detail[kDetailBytes];  // where the signature's detail_hash is that of a text
-  char label[kLabelBytes];
+  char label[shm::kLabelBytes];
   alignas(64) std::byte inlined[kInlineBytes];
 };
 
@@ -128,9 +128,9 @@ struct State {
 };
 
 struct alignas(64) OpRecord {
-  SharedWord<uint64_t> state;
-  SharedWord<uint32_t> num_sleepers;
-  SharedWord<uint32_t> num_wakes;  // the futex word
+  shm::SharedWord<uint64_t> state;
+  shm::SharedWord<uint32_t> num_sleepers;
+  shm::SharedWord<uint32_t> num_wakes;  // the futex word
   std::atomic<int32_t> verdict_code;
   std::atomic<uint32_t> verdict_bytes;
   char verdict[kVerdictBytes];
@@ -149,7 +149,7 @@ struct alignas(64) Outbox {
 };
 // The letters of other hosts, in such records.
 struct alignas(64) Bulletin {
-  SharedWord<uint64_t> posted;  // seq:32 | bytes:32
+  shm::SharedWord<uint64_t> posted;  // seq:32 | bytes:32
   // The bytes follow.
 };
 
@@ -181,12 +181,12 @@ struct RecordLayout {
   // Makes the records at `first` look unused.
   void clear(std::byte* first, uint64_t num_members) const;
 };
-static_assert(sizeof(RecordLayout) <= GroupBlock::kLayoutBytes);
+static_assert(sizeof(RecordLayout) <= shm::GroupBlock::kLayoutBytes);
 
-inline const RecordLayout& record_layout(const GroupBlock& block) {
+inline const RecordLayout& record_layout(const shm::GroupBlock& block) {
   return *reinterpret_cast<const RecordLayout*>(block.layout);
 }
-inline std::byte* records(GroupBlock* block) {
+inline std::byte* records(shm::GroupBlock* block) {
   return reinterpret_cast<std::byte*>(block) + block->body_offset;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "collectives/host/activity.h"
+#include "shm/activity.h"
 
 namespace tessera::host {
 
@@ -154,11 +154,11 @@ void Record::acknowledge(uint32_t seq, int member) const {
 }
 
 void Record::wake(Ring ring) const {
-  if (is_for_messages() && ring != Ring::kReceiver) host::ring(*bells_[0]);
-  if (is_for_messages() && ring != Ring::kSender) host::ring(*bells_[1]);
+  if (is_for_messages() && ring != Ring::kReceiver) shm::ring(*bells_[0]);
+  if (is_for_messages() && ring != Ring::kSender) shm::ring(*bells_[1]);
   if (memory_->num_sleepers.load(std::memory_order_seq_cst) == 0) return;
   memory_->num_wakes.fetch_add(1, std::memory_order_seq_cst);
-  wake_all(memory_->num_wakes);
+  shm::wake_all(memory_->num_wakes);
 }
 
 // Invariant 7 of op_record.h.
@@ -170,7 +170,7 @@ bool Record::sleep_while(uint32_t seq, absl::Time deadline,
     const uint32_t num_wakes = memory_->num_wakes.load(std::memory_order_seq_cst);
     const State state = load();
     if (state.seq != seq || !waiting(state)) break;
-    in_time = host::sleep_while(memory_->num_wakes, num_wakes, deadline);
+    in_time = shm::sleep_while(memory_->num_wakes, num_wakes, deadline);
   }
   memory_->num_sleepers.fetch_sub(1, std::memory_order_seq_cst);
   return in_time;

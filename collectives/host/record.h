@@ -12,7 +12,8 @@
 //
 // GroupRecords knows members and clients: what is not in the word comes as an argument, and as a
 // function where it is needed seldom, so that a change touches no line more.
-// Invariants 1, 2, 5 and 7 of op_record.h. A view. Thread-safe; no function waits but sleep_while().
+// Invariants 1, 2, 5 and 7 of op_record.h. A view. Thread-safe; no function waits but
+// sleep_while().
 #ifndef TESSERA_COLLECTIVES_HOST_RECORD_H_
 #define TESSERA_COLLECTIVES_HOST_RECORD_H_
 
@@ -24,8 +25,8 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/host/control.h"
 #include "collectives/host/op_record.h"
+#include "shm/control.h"
 
 namespace tessera::host {
 
@@ -42,7 +43,7 @@ class Record {
 
   // `bells`: of a record of messages, those of the sender and the receiver; else empty. They must
   // outlive it.
-  Record(OpRecord& memory, size_t num_members, absl::Span<DeviceActivity* const> bells)
+  Record(OpRecord& memory, size_t num_members, absl::Span<shm::DeviceActivity* const> bells)
       : memory_(&memory), num_members_(static_cast<uint32_t>(num_members)), bells_(bells) {}
 
   OpRecord& memory() const { return *memory_; }
@@ -122,7 +123,7 @@ class Record {
 
   OpRecord* memory_;
   uint32_t num_members_;
-  absl::Span<DeviceActivity* const> bells_;
+  absl::Span<shm::DeviceActivity* const> bells_;
 };
 
 }  // namespace tessera::host

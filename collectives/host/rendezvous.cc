@@ -28,7 +28,7 @@ constexpr absl::Duration kSettlerCheckInterval = absl::Milliseconds(5);
 
 }  // namespace
 
-StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> members,
+StatusOr<Rendezvous> Rendezvous::open(shm::HostLink& link, std::vector<shm::GroupMember> members,
                                       uint32_t num_records, uint64_t salt, const Room& room) {
   if (members.size() > kMaxMembers) {
     return absl::UnimplementedError(absl::StrCat(
@@ -42,9 +42,9 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
   const int leader = members[0].client_id;
   const RecordLayout layout = RecordLayout::create(members.size(), num_records, room);
   const auto clear = [&](std::byte* first) { layout.clear(first, members.size()); };
-  const BlockBody body = {
+  const shm::BlockBody body = {
       layout.num_bytes(), {reinterpret_cast<const std::byte*>(&layout), sizeof(layout)}, clear};
-  TESSERA_ASSIGN_OR_RETURN(GroupBlock * block,
+  TESSERA_ASSIGN_OR_RETURN(shm::GroupBlock * block,
                            link.groups_led_by(leader).open(members, salt, body));
   Rendezvous result(GroupRecords(link, std::move(members), leader, block));
   result.held_ = link.openness();
@@ -52,7 +52,7 @@ StatusOr<Rendezvous> Rendezvous::open(HostLink& link, std::vector<GroupMember> m
 }
 
 void Rendezvous::close() {
-  const std::shared_ptr<HostLink::Openness> held = std::exchange(held_, nullptr);
+  const std::shared_ptr<shm::HostLink::Openness> held = std::exchange(held_, nullptr);
   if (held == nullptr) return;
   std::lock_guard<std::mutex> lock(held->mutex);
   if (!held->is_open) return;
@@ -107,8 +107,8 @@ bool Rendezvous::sleep_while(uint32_t seq, absl::Time deadline, const Op* check,
   if (check == nullptr) return own.sleep_while(seq, deadline, waiting);
   check_conflicts(records_, *check);
   // In the test of all orders a wait without a deadline has no end in time.
-  while (!kStepped) {
-    const absl::Time is_long = steady_now() + kLongWait;
+  while (!shm::kStepped) {
+    const absl::Time is_long = steady_now() + shm::kLongWait;
     if (own.sleep_while(seq, std::min(deadline, is_long), waiting)) return true;
     if (deadline <= is_long) return false;
     records_.link().note_long_wait();
@@ -229,7 +229,8 @@ Status Rendezvous::verdict(uint32_t seq, const Op* op) {
                                                     settler(), " has not said why in ",
                                                     format_duration(waited)));
   }
-  const Status read = records_.record(seq).read_verdict(record_layout(*records_.block()).verdict_bytes);
+  const Status read =
+      records_.record(seq).read_verdict(record_layout(*records_.block()).verdict_bytes);
   // After a timeout the record does not wait for this member, and may be reused meanwhile.
   if (records_.load(seq).seq != seq) return verdict(seq, op);
   return read;

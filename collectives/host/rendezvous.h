@@ -31,13 +31,13 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "base/wait_policy.h"
-#include "collectives/host/control.h"
 #include "collectives/host/group_records.h"
-#include "collectives/host/group_table.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/op_record.h"
 #include "collectives/host/record.h"
 #include "collectives/signature.h"
+#include "shm/control.h"
+#include "shm/group_table.h"
+#include "shm/host_link.h"
 
 namespace tessera::host {
 
@@ -52,7 +52,7 @@ class Rendezvous {
   // Finds or makes the group's block of that many records, a power of two; a device of this client
   // must be a member. `salt` tells groups of the same devices apart that serve different ends.
   // ResourceExhausted where the region of the first member's client is full.
-  static StatusOr<Rendezvous> open(HostLink& link, std::vector<GroupMember> members,
+  static StatusOr<Rendezvous> open(shm::HostLink& link, std::vector<shm::GroupMember> members,
                                    uint32_t num_records, uint64_t salt, const Room& room = {});
   // Without a handle: valid as long as another handle keeps the block.
   explicit Rendezvous(GroupRecords records) : records_(std::move(records)) {}
@@ -143,7 +143,7 @@ class Rendezvous {
       return state.seq != seq || !waiting(state);
     };
     // In the test of all orders a look at the word is a step, and a spin would be many.
-    if (!kStepped && wait_briefly(records_.link().wait_policy(), is_over)) return true;
+    if (!shm::kStepped && wait_briefly(records_.link().wait_policy(), is_over)) return true;
     return sleep_while(seq, deadline, check, waiting);
   }
   // The last stage of that wait. `check` is looked into for circles before the sleep, since a
@@ -157,7 +157,7 @@ class Rendezvous {
   Status settle_mismatch(const Op& op);
 
   GroupRecords records_;
-  std::shared_ptr<HostLink::Openness> held_;  // null: there is no handle to give back
+  std::shared_ptr<shm::HostLink::Openness> held_;  // null: there is no handle to give back
 };
 
 }  // namespace tessera::host

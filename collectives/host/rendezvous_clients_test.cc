@@ -17,14 +17,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "collectives/host/activity.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/rendezvous_texts.h"
 #include "collectives/host/testing/rendezvous_fixture.h"
-#include "collectives/host/testing/three_clients.h"
 #include "collectives/host/verdicts.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "shm/activity.h"
+#include "shm/testing/three_clients.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
 
@@ -40,7 +40,7 @@ using From = Rendezvous::From;
 
 // Client 0 waits in an operation of all, and client 1 in one of theirs alone: the error that client
 // 0 gets when no other client arrives.
-class ConflictTest : public ThreeClientsTest {
+class ConflictTest : public shm::ThreeClientsTest {
  protected:
   Status wait_crosswise(absl::string_view label_of_pair = "") {
     TESSERA_ASSIGN_OR_RETURN(Rendezvous pair,
@@ -48,13 +48,13 @@ class ConflictTest : public ThreeClientsTest {
     TESSERA_ASSIGN_OR_RETURN(
         Rendezvous all,
         Rendezvous::open(*links_[0], {{0, 0, 0}, {1, 1, 0}, {2, 2, 0}}, kRecords, 0));
-    Activity waiting;
-    waiting.kind = DeviceActivity::kWaiting;
+    shm::Activity waiting;
+    waiting.kind = shm::DeviceActivity::kWaiting;
     waiting.seq = 1;
     waiting.leader_client = pair.records().id().leader_client;
     waiting.block_offset = pair.records().id().offset;
     waiting.generation = pair.records().id().generation;
-    publish_activity(links_[1]->activity(0), waiting, label_of_pair);
+    shm::publish_activity(links_[1]->activity(0), waiting, label_of_pair);
     pair.records().entry(1, 1).signature = kSum;
     TESSERA_RETURN_IF_ERROR(pair.arrive(op(1)));
     all.records().entry(1, 0).signature = kSum;
@@ -93,17 +93,17 @@ TEST_F(ConflictTest, OperationsOfOneLabelAreToldApart) {
 
 // Client 1 knows that client 2 is dead, and has gone on; client 0 is about to be told.
 TEST_F(ConflictTest, WhoPassesOverADeadClientMakesNoMistake) {
-  auto* header = reinterpret_cast<ControlHeader*>(links_[0]->control(2));
+  auto* header = reinterpret_cast<shm::ControlHeader*>(links_[0]->control(2));
   header->life.fetch_or(FUTEX_OWNER_DIED);
   EXPECT_THAT(wait_crosswise(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing")));
 }
 
 // Client 2 begins to settle an operation of all, and comes no further.
-class SettlerTest : public ThreeClientsTest {
+class SettlerTest : public shm::ThreeClientsTest {
  protected:
   void SetUp() override {
-    ThreeClientsTest::SetUp();
+    shm::ThreeClientsTest::SetUp();
     for (int c = 0; c < 3; ++c) {
       TESSERA_ASSERT_OK_AND_ASSIGN(
           Rendezvous opened,
@@ -139,7 +139,7 @@ TEST_F(SettlerTest, OneThatDiesIsReplacedAtOnceWithOneVerdict) {
   begin_to_settle(1 + 2);
   Status told[2];
   std::thread other([&] { told[1] = groups_[1]->wait_arrived(op(1)); });
-  reinterpret_cast<ControlHeader*>(links_[0]->control(2))->life.fetch_or(FUTEX_OWNER_DIED);
+  reinterpret_cast<shm::ControlHeader*>(links_[0]->control(2))->life.fetch_or(FUTEX_OWNER_DIED);
   told[0] = groups_[0]->wait_arrived(op(0, steady_now()));
   other.join();
   EXPECT_THAT(
@@ -236,7 +236,7 @@ TEST_F(SettlerTest, OneThatDiesIsNotWaitedForByALookAtTheResult) {
   ASSERT_THAT(groups_[0]->arrive(op(0)), IsOk());
   begin_to_settle(1 + 2);
   EXPECT_FALSE(groups_[0]->records().has_result(1));
-  reinterpret_cast<ControlHeader*>(links_[0]->control(2))->life.fetch_or(FUTEX_OWNER_DIED);
+  reinterpret_cast<shm::ControlHeader*>(links_[0]->control(2))->life.fetch_or(FUTEX_OWNER_DIED);
   EXPECT_TRUE(groups_[0]->records().has_result(1));
   EXPECT_EQ(State::unpack(record().state).phase, Phase::kOrphaned);
 }
@@ -263,7 +263,7 @@ TEST_F(SettlerTest, WhatIsMissingIsWhatIsNotCounted) {
 }
 
 // Blocks that are given back and used again (group_table.h).
-class ReopenedGroupTest : public ThreeClientsTest {
+class ReopenedGroupTest : public shm::ThreeClientsTest {
  protected:
   // The group of clients 0 and 1, as one of them opens it.
   Rendezvous open(int client, uint64_t salt) {

@@ -17,12 +17,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
-#include "collectives/host/activity.h"
 #include "collectives/host/last_seen.h"
 #include "collectives/host/testing/rendezvous_fixture.h"
 #include "collectives/host/verdicts.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "shm/activity.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::host {
@@ -451,26 +451,26 @@ TEST_F(RendezvousTest, ADeadlineAndTheLastArrivalCannotBothWin) {
 // follow the half-written offset, for there need not be a group.
 TEST_F(RendezvousTest, HalfWrittenActivityIsNotFollowed) {
   open(2);
-  DeviceActivity& slot = activity_slot(link_->control(0), 1);
-  slot.kind = DeviceActivity::kWaiting;
-  slot.block_offset = kControlBytes;  // following it would fault
+  shm::DeviceActivity& slot = shm::activity_slot(link_->control(0), 1);
+  slot.kind = shm::DeviceActivity::kWaiting;
+  slot.block_offset = shm::kControlBytes;  // following it would fault
   slot.version = 1;
-  EXPECT_FALSE(read_activity(slot).consistent);
+  EXPECT_FALSE(shm::read_activity(slot).consistent);
   EXPECT_THAT(arrive(1, 0), IsOk());
   EXPECT_THAT(group_->wait_arrived(op_that_waits(1, 0, absl::Milliseconds(20))),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing client 0")));
   slot.version = 2;
-  EXPECT_TRUE(read_activity(slot).consistent);
+  EXPECT_TRUE(shm::read_activity(slot).consistent);
 }
 
 // A code that no member wrote: no enumerator out of range comes of it.
 TEST_F(RendezvousTest, OverwrittenCodesAreNoOperations) {
   open(2);
-  DeviceActivity& slot = activity_slot(link_->control(0), 1);
+  shm::DeviceActivity& slot = shm::activity_slot(link_->control(0), 1);
   for (const uint64_t word : {uint64_t{0xff}, uint64_t{0xff0002}, uint64_t{0xf000002},
                               uint64_t{0xf0000002}, UINT64_MAX}) {
     slot.kind.store(word);
-    const ActivitySnapshot seen = last_seen(*link_, 0, 1);
+    const shm::ActivitySnapshot seen = last_seen(*link_, 0, 1);
     EXPECT_FALSE(seen.consistent);
     EXPECT_EQ(describe_last_seen(seen), "which has not run any operation yet");
   }
@@ -493,30 +493,30 @@ TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
                   HasSubstr(text))));
   };
   expect_text("which has not run any operation yet");
-  Activity activity;
-  activity.kind = DeviceActivity::kWaiting;
+  shm::Activity activity;
+  activity.kind = shm::DeviceActivity::kWaiting;
   activity.code = activity_code(OpKind::kBroadcast, DType::kFloat64, ReduceOp::kSum);
   activity.count = int64_t{1} << 40;
   activity.block_offset = group_->records().id().offset;
   activity.generation = group_->records().id().generation;
-  publish_activity(link_->activity(1), activity, "");
+  shm::publish_activity(link_->activity(1), activity, "");
   expect_text("waiting in broadcast f64 of 1099511627776 elements on devices 0, 1 for ");
   link_->observer(1)->task_finished();
   expect_text("last seen at broadcast f64 of 1099511627776 elements on devices 0, 1, ");
   // Alone it waits for no other device.
-  activity.kind = DeviceActivity::kRunning;
+  activity.kind = shm::DeviceActivity::kRunning;
   activity.block_offset = 0;
-  publish_activity(link_->activity(1), activity, "");
+  shm::publish_activity(link_->activity(1), activity, "");
   expect_text("still in broadcast f64 of 1099511627776 elements on devices 1 for ");
   link_->observer(1)->task_finished();
-  publish_activity(link_->activity(1), activity, "relayout #3");
+  shm::publish_activity(link_->activity(1), activity, "relayout #3");
   expect_text("still in relayout #3 for ");
 }
 
 TEST_F(RendezvousTest, GroupsOfTheSameDevicesShareABlockUnlessTheSaltDiffers) {
   open(3);
-  const std::vector<GroupMember> members = {{0, 0, 0}, {1, 0, 1}, {2, 0, 2}};
-  const std::vector<GroupMember> reversed = {{2, 0, 2}, {1, 0, 1}, {0, 0, 0}};
+  const std::vector<shm::GroupMember> members = {{0, 0, 0}, {1, 0, 1}, {2, 0, 2}};
+  const std::vector<shm::GroupMember> reversed = {{2, 0, 2}, {1, 0, 1}, {0, 0, 0}};
   TESSERA_ASSERT_OK_AND_ASSIGN(const Rendezvous same,
                                Rendezvous::open(*link_, members, kRecords, 0));
   TESSERA_ASSERT_OK_AND_ASSIGN(const Rendezvous salted,
@@ -530,9 +530,9 @@ TEST_F(RendezvousTest, GroupsOfTheSameDevicesShareABlockUnlessTheSaltDiffers) {
 
 TEST_F(RendezvousTest, TooManyMembersAreRefused) {
   open(2);
-  EXPECT_THAT(
-      Rendezvous::open(*link_, std::vector<GroupMember>(kMaxMembers + 1), kRecords, 0).status(),
-      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("a group of 4001 devices")));
+  EXPECT_THAT(Rendezvous::open(*link_, std::vector<shm::GroupMember>(kMaxMembers + 1), kRecords, 0)
+                  .status(),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("a group of 4001 devices")));
 }
 
 TEST_F(RendezvousTest, AFullRegionIsSaid) {

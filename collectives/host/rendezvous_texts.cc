@@ -13,14 +13,14 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
-#include "collectives/host/activity.h"
 #include "collectives/host/last_seen.h"
+#include "shm/activity.h"
 
 namespace tessera::host {
 namespace {
 
-absl::Span<const int32_t> ids_of(GroupBlock* block) {
-  return {device_ids(block), block->num_members};
+absl::Span<const int32_t> ids_of(shm::GroupBlock* block) {
+  return {shm::device_ids(block), block->num_members};
 }
 
 // A text that another process has written: it may be overwritten while it is read.
@@ -39,7 +39,7 @@ Status describe_missing(const GroupRecords& group, const MemberOp& op,
       {label_of(group, op), group.members(), arrived, is_open, waited,
        record_layout(*group.block()).verdict_bytes},
       [&](int client) { return group.link().member(client).to_string(); },
-      [&](const GroupMember& member) {
+      [&](const shm::GroupMember& member) {
         return describe_last_seen(last_seen(group.link(), member.client_id, member.ordinal));
       });
 }
@@ -76,7 +76,7 @@ Status find_mismatch(const GroupRecords& group, const MemberOp& op) {
   for (int m = first + 1; m < group.size(); ++m) {
     const MemberEntry& b = group.entry(op.seq, m);
     if (b.seq.load(std::memory_order_acquire) != op.seq) continue;
-    step();  // a member may be held up here while the record is reused
+    shm::step();  // a member may be held up here while the record is reused
     if (a.signature == b.signature) continue;
     return describe_difference(statement_of(group, first, a), statement_of(group, m, b),
                                op.detail_field, group.size(), op.seq);
@@ -85,7 +85,7 @@ Status find_mismatch(const GroupRecords& group, const MemberOp& op) {
 }
 
 Statement statement_of(const GroupRecords& group, int member, const MemberEntry& entry) {
-  const GroupMember& device = group.members()[member];
+  const shm::GroupMember& device = group.members()[member];
   return {
       absl::StrCat(group.link().member(device.client_id).to_string(), " device ", device.device_id),
       entry.signature, entry.part_count, read_text(entry.detail, kDetailBytes),
@@ -98,7 +98,7 @@ std::string label_of(const GroupRecords& group, const MemberOp& op) {
 }
 
 std::string label_of(const GroupRecords& group, const MemberEntry& entry) {
-  if (entry.label_size != 0) return read_text(entry.label, kLabelBytes);
+  if (entry.label_size != 0) return read_text(entry.label, shm::kLabelBytes);
   return label_of(entry.signature, ids_of(group.block()));
 }
 

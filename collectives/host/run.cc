@@ -167,7 +167,7 @@ Status Run::wait_until(absl::Time deadline) {
   if (completion_.done()) return completion_.status();
   if (wait_in_time(deadline)) return completion_.status();
   // Read before the run is given up: it is not yet this run that the device executes.
-  const DeviceActivity::Kind device = read_kind(group_->activity(member_));
+  const shm::DeviceActivity::Kind device = shm::read_kind(group_->activity(member_));
   Stage stage = Stage::kQueued;
   if (stage_.compare_exchange_strong(stage, Stage::kGivenUp)) {
     complete(give_up(device, called, deadline));
@@ -203,9 +203,9 @@ bool Run::wait_for_message(absl::Time deadline, absl::FunctionRef<bool(absl::Tim
   return wait(deadline);
 }
 
-Activity Run::activity(DeviceActivity::Kind kind) const {
+shm::Activity Run::activity(shm::DeviceActivity::Kind kind) const {
   const Signature& agreed = collective_->signature();
-  Activity activity;
+  shm::Activity activity;
   activity.kind = kind;
   activity.code = activity_code(agreed.kind, agreed.dtype, agreed.reduction);
   activity.count = agreed.count;

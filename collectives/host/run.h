@@ -31,13 +31,13 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/group_backend.h"
-#include "collectives/host/activity.h"
-#include "collectives/host/control.h"
 #include "collectives/host/host_group.h"
 #include "collectives/move.h"
 #include "collectives/work.h"
 #include "device/completion.h"
 #include "device/stream.h"
+#include "shm/activity.h"
+#include "shm/control.h"
 
 namespace tessera::host {
 
@@ -108,7 +108,7 @@ class Run : public PendingWork, public Stream::Runnable {
   // enable_shared_from_this, which costs three extra atomic operations on destruction.
   std::shared_ptr<Run>& executor_ref() { return executor_ref_; }
   // The activity that is published for the run, without its place in a group.
-  Activity activity(DeviceActivity::Kind kind) const;
+  shm::Activity activity(shm::DeviceActivity::Kind kind) const;
 
  protected:
   HostGroup& group() const { return *group_; }
@@ -131,9 +131,11 @@ class Run : public PendingWork, public Stream::Runnable {
   // Whether the run is done in time.
   virtual bool wait_in_time(absl::Time deadline);
   // The verdict of a run that was given up before it began. `device`: what its device was doing.
-  virtual Status give_up(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) = 0;
+  virtual Status give_up(shm::DeviceActivity::Kind device, absl::Time called,
+                         absl::Time deadline) = 0;
   // Ends a run that has begun, if that is still possible: the running thread completes it.
-  virtual void end_late(DeviceActivity::Kind device, absl::Time called, absl::Time deadline) = 0;
+  virtual void end_late(shm::DeviceActivity::Kind device, absl::Time called,
+                        absl::Time deadline) = 0;
 
   const std::shared_ptr<HostGroup> group_;
   const int member_;

@@ -11,7 +11,7 @@
 //   TESSERA_STEPPER_MORE   preemptions beyond the bound that CI has
 //   TESSERA_STEPPER_RUNS   how many schedules a search explores at most where it need not be
 //   complete
-#include "collectives/host/testing/stepper.h"
+#include "shm/testing/stepper.h"
 
 #include <linux/futex.h>
 
@@ -41,10 +41,7 @@
 #include "collectives/collective.h"
 #include "collectives/group.h"
 #include "collectives/group_backend.h"
-#include "collectives/host/activity.h"
-#include "collectives/host/control.h"
 #include "collectives/host/host_backend.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/op_record.h"
 #include "collectives/host/record.h"
 #include "collectives/host/rendezvous.h"
@@ -55,6 +52,9 @@
 #include "device/device.h"
 #include "device/stream.h"
 #include "gtest/gtest.h"
+#include "shm/activity.h"
+#include "shm/control.h"
+#include "shm/host_link.h"
 #include "tests/support/fake_coordinator.h"
 
 namespace tessera::host {
@@ -80,7 +80,7 @@ int with_more(int most_preemptions) {
   return most_preemptions + (more == nullptr ? 0 : std::atoi(more));
 }
 
-Stepper::Options bounded(int most_preemptions) {
+shm::Stepper::Options bounded(int most_preemptions) {
   return {.most_preemptions = with_more(most_preemptions), .most_runs = most_runs(1'000'000)};
 }
 
@@ -96,12 +96,12 @@ class RecordSteps : public ::testing::Test {
 
   RecordSteps() { stepper_.map(&shared_, sizeof(shared_), 0); }
 
-  void explore(Stepper::Options options, size_t num_members, bool dies) {
+  void explore(shm::Stepper::Options options, size_t num_members, bool dies) {
     num_members_ = num_members;
     for (const bool is_inlined : {false, true}) {
       for (const auto& [kind, from] : {std::pair(VerdictKind::kTimedOut, Record::From::kOpen),
                                        std::pair(VerdictKind::kError, Record::From::kRunning)}) {
-        const Stepper::Result result = stepper_.explore(
+        const shm::Stepper::Result result = stepper_.explore(
             options,
             [&, kind = kind, from = from] {
               std::memset(static_cast<void*>(&shared_), 0, sizeof(shared_));
@@ -127,7 +127,7 @@ class RecordSteps : public ::testing::Test {
   struct Shared {
     OpRecord record;
     MemberEntry entries[kMembers];
-    SharedWord<uint32_t> lost;
+    shm::SharedWord<uint32_t> lost;
   };
 
   static Status error() { return absl::UnavailableError("ended"); }
@@ -164,12 +164,12 @@ class RecordSteps : public ::testing::Test {
     stepper_.add(
         "death",
         [this, settler] {
-          step();
+          shm::step();
           stepper_.kill(settler);
           shared_.lost.store(1);
           if (claim(VerdictKind::kError, Record::From::kRunning)) record().settle(kSeq, error());
         },
-        Stepper::Cost::kFree);
+        shm::Stepper::Cost::kFree);
   }
   std::string check(bool is_inlined) {
     const State end = record().load();
@@ -187,7 +187,7 @@ class RecordSteps : public ::testing::Test {
   Shared shared_ = {};
   size_t num_members_ = 0;
   std::map<size_t, Status> ended_;
-  Stepper stepper_;
+  shm::Stepper stepper_;
 };
 
 TEST_F(RecordSteps, TwoMembersAndASettler) { explore(bounded(3), 2, /*dies=*/false); }
@@ -203,21 +203,21 @@ class RendezvousSteps : public ::testing::Test {
     std::vector<std::thread> threads;
     for (int c = 0; c < kMembers; ++c) {
       threads.emplace_back([this, c] {
-        auto link = HostLink::create(job_.coordinator(c), ArenaPool::create(4096),
-                                     steady_now() + absl::Seconds(20));
+        auto link = shm::HostLink::create(job_.coordinator(c), ArenaPool::create(4096),
+                                          steady_now() + absl::Seconds(20));
         if (link.ok()) links_[c] = *std::move(link);
       });
     }
     for (std::thread& thread : threads) thread.join();
     for (const auto& link : links_) {
       ASSERT_NE(link, nullptr);
-      for (int c = 0; c < kMembers; ++c) stepper_.map(link->control(c), kControlBytes, c);
+      for (int c = 0; c < kMembers; ++c) stepper_.map(link->control(c), shm::kControlBytes, c);
     }
   }
 
   void open(int num_members, uint32_t num_records = 2) {
     num_records_ = num_records;
-    std::vector<GroupMember> members;
+    std::vector<shm::GroupMember> members;
     for (int m = 0; m < num_members; ++m) members.push_back({m, m, 0});
     for (int m = 0; m < num_members; ++m) {
       StatusOr<Rendezvous> opened = Rendezvous::open(*links_[m], members, num_records, /*salt=*/0);
@@ -249,10 +249,12 @@ class RendezvousSteps : public ::testing::Test {
     wrong_.clear();
   }
   std::atomic<uint32_t>& life(int client) {
-    return reinterpret_cast<ControlHeader*>(links_[0]->control(client))->life;
+    return reinterpret_cast<shm::ControlHeader*>(links_[0]->control(client))->life;
   }
 
-  DeviceActivity& bell(int member) { return activity_slot(links_[member]->control(member), 0); }
+  shm::DeviceActivity& bell(int member) {
+    return shm::activity_slot(links_[member]->control(member), 0);
+  }
 
   Signature signature(uint32_t seq) const {
     Signature result = kSum;
@@ -345,7 +347,7 @@ class RendezvousSteps : public ::testing::Test {
     while (true) {
       const uint32_t seen = bell(member).bell.load();
       if (ready()) return;
-      wait_for_ring(bell(member), seen, deadline);
+      shm::wait_for_ring(bell(member), seen, deadline);
       if (deadline != absl::InfiniteFuture()) return;
     }
   }
@@ -401,7 +403,7 @@ class RendezvousSteps : public ::testing::Test {
     stepper_.add(
         "death",
         [this, victim] {
-          step();
+          shm::step();
           stepper_.kill(victim);
           life(victim).fetch_or(FUTEX_OWNER_DIED);
           lost_.store(1);
@@ -411,7 +413,7 @@ class RendezvousSteps : public ::testing::Test {
                            loss());
           }
         },
-        Stepper::Cost::kFree);
+        shm::Stepper::Cost::kFree);
   }
 
   // The first mistake after a run, or "". With a death some operations have no second member.
@@ -435,12 +437,12 @@ class RendezvousSteps : public ::testing::Test {
     return "";
   }
 
-  void explore(Stepper::Options options, const std::function<void()>& begin,
+  void explore(shm::Stepper::Options options, const std::function<void()>& begin,
                bool may_differ = false, bool must_be_complete = true) {
     // With more preemptions than in CI a search may end at its limit.
     must_be_complete = must_be_complete && with_more(0) == 0;
     if (must_be_complete) options.most_runs = INT64_MAX;
-    const Stepper::Result result = stepper_.explore(
+    const shm::Stepper::Result result = stepper_.explore(
         options,
         [&] {
           reset();
@@ -455,26 +457,26 @@ class RendezvousSteps : public ::testing::Test {
 
   static constexpr uint32_t kReused = 0xffffff;
   struct Member {
-    SharedWord<uint32_t> data;
-    SharedWord<uint32_t> done;
+    shm::SharedWord<uint32_t> data;
+    shm::SharedWord<uint32_t> done;
     uint32_t next = 1;
     std::map<uint32_t, Status> ended;
   };
 
   testing::FakeJob job_{std::vector<int>(kMembers, 1)};
-  std::unique_ptr<HostLink> links_[kMembers];
+  std::unique_ptr<shm::HostLink> links_[kMembers];
   std::vector<std::unique_ptr<Rendezvous>> groups_;
   Member members_[kMembers];
-  SharedWord<uint32_t> lost_;
+  shm::SharedWord<uint32_t> lost_;
   uint32_t num_records_ = 0;
   int leaver_ = -1;  // the member whose memory no other one reads, and that waits for none
   bool are_messages_ = false;
   bool differ_by_number_ = false;  // the signature has the number of the operation
   // The stage of member 0's second operation, where a waiter may give it up before its turn.
   enum Stage : uint32_t { kCannotBeGivenUp, kQueued, kStarted, kGivenUp, kTold };
-  SharedWord<uint32_t> stage_;
+  shm::SharedWord<uint32_t> stage_;
   std::string wrong_;
-  Stepper stepper_;
+  shm::Stepper stepper_;
 };
 
 // Complete: some 160,000 states.
@@ -491,7 +493,7 @@ TEST_F(RendezvousSteps, TwoMembersWithDeadlines) {
   open(2);
   for (const bool is_bounded : {true, false}) {
     explore(
-        is_bounded ? bounded(3) : Stepper::Options{.most_runs = most_runs(10'000)},
+        is_bounded ? bounded(3) : shm::Stepper::Options{.most_runs = most_runs(10'000)},
         [&] {
           for (int m = 0; m < 2; ++m) {
             stepper_.add(absl::StrCat(m), [this, m] {
@@ -528,7 +530,7 @@ TEST_F(RendezvousSteps, ADeathEndsWhatTheOtherWaitsFor) {
   for (const absl::Time deadline : {kNever, kSome}) {
     for (const bool is_bounded : {true, false}) {
       explore(
-          is_bounded ? bounded(1) : Stepper::Options{.most_runs = most_runs(10'000)},
+          is_bounded ? bounded(1) : shm::Stepper::Options{.most_runs = most_runs(10'000)},
           [&] {
             stepper_.add("0", [this] {
               for (int i = 0; i < 2; ++i) call(0, kNever).IgnoreError();
@@ -663,7 +665,7 @@ TEST_F(RendezvousSteps, WhatIsGivenUpBeforeItsTurnHasOneVerdict) {
       }
       if (told != late()) wrong_ = "given up with another verdict";
       stage_.store(kTold);
-      wake_all(stage_);
+      shm::wake_all(stage_);
     });
   });
 }
@@ -693,7 +695,7 @@ class LendingSteps {
   static constexpr int kReused = 0x77;
 
   // New clients: a link does not forget a loss.
-  void begin(Stepper& stepper) {
+  void begin(shm::Stepper& stepper) {
     clients_.clear();
     job_ = std::make_unique<testing::FakeJob>(std::vector<int>(kMembers, 1));
     clients_.resize(kMembers);
@@ -703,7 +705,7 @@ class LendingSteps {
     stepper.forget_maps();
     for (int c = 0; c < kMembers; ++c) {
       for (int k = 0; k < kMembers; ++k) {
-        stepper.map(clients_[c].link->control(k), kControlBytes, k);
+        stepper.map(clients_[c].link->control(k), shm::kControlBytes, k);
       }
       clients_[c].group = *clients_[c].backend->group(std::vector<int>{0, 1, 2});
       clients_[c].out = buffer(c, 0);
@@ -717,12 +719,12 @@ class LendingSteps {
     stepper.add(
         "loss",
         [this] {
-          step();
+          shm::step();
           clients_[0].link->report_lost(2, absl::UnavailableError("client 2 is lost"));
           lost_.store(1);
-          wake_all(lost_);
+          shm::wake_all(lost_);
         },
-        Stepper::Cost::kFree);
+        shm::Stepper::Cost::kFree);
   }
 
   std::string check() {
@@ -740,7 +742,7 @@ class LendingSteps {
  private:
   struct Client {
     std::shared_ptr<ArenaPool> pool;
-    std::unique_ptr<HostLink> link;
+    std::unique_ptr<shm::HostLink> link;
     InlineStream stream;
     std::unique_ptr<HostBackend> backend;
     std::shared_ptr<GroupBackend> group;
@@ -752,7 +754,7 @@ class LendingSteps {
     Client& client = clients_[c];
     client.pool = ArenaPool::create(uint64_t{1} << 16);
     client.link =
-        *HostLink::create(job_->coordinator(c), client.pool, steady_now() + absl::Seconds(20));
+        *shm::HostLink::create(job_->coordinator(c), client.pool, steady_now() + absl::Seconds(20));
     std::vector<Device> devices(kMembers);
     for (int d = 0; d < kMembers; ++d) devices[d].id = devices[d].client_id = d;
     client.backend =
@@ -785,13 +787,13 @@ class LendingSteps {
   std::unique_ptr<testing::FakeJob> job_;
   std::vector<Client> clients_;
   std::shared_ptr<Buffer> in_;
-  SharedWord<uint32_t> lost_;
+  shm::SharedWord<uint32_t> lost_;
 };
 
 TEST(LendingStepsTest, AMemberThatIsOkHasReadTheRightBytes) {
-  Stepper stepper;
+  shm::Stepper stepper;
   LendingSteps lending;
-  const Stepper::Result result = stepper.explore(
+  const shm::Stepper::Result result = stepper.explore(
       {.most_preemptions = 1, .most_runs = most_runs(600)}, [&] { lending.begin(stepper); },
       [&] { return lending.check(); });
   EXPECT_EQ(result.failure, "");

@@ -12,9 +12,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "base/status.h"
-#include "collectives/host/control.h"
 #include "collectives/host/group_records.h"
 #include "collectives/host/record.h"
+#include "shm/control.h"
 
 namespace tessera::host {
 

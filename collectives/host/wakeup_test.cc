@@ -20,11 +20,11 @@
 
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
 #include "device/cpu/arena.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "shm/host_link.h"
 #include "tests/support/deadline.h"
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/gate.h"
@@ -88,9 +88,9 @@ constexpr uint32_t kRecords = 8;
 class WakeupTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    TESSERA_ASSERT_OK_AND_ASSIGN(
-        link_,
-        HostLink::create(job_.coordinator(0), ArenaPool::create(4096), absl::InfiniteFuture()));
+    TESSERA_ASSERT_OK_AND_ASSIGN(link_,
+                                 shm::HostLink::create(job_.coordinator(0), ArenaPool::create(4096),
+                                                       absl::InfiniteFuture()));
     TESSERA_ASSERT_OK_AND_ASSIGN(
         Rendezvous opened,
         Rendezvous::open(*link_, {{0, 0, 0}, {1, 0, 1}, {2, 0, 2}}, kRecords, /*salt=*/0));
@@ -106,7 +106,7 @@ class WakeupTest : public ::testing::Test {
 
   testing::TestDeadline deadline_{absl::Seconds(30), "wakeup_test"};
   testing::FakeJob job_{std::vector<int>{3}};
-  std::unique_ptr<HostLink> link_;
+  std::unique_ptr<shm::HostLink> link_;
   std::unique_ptr<Rendezvous> group_;
 };
 

@@ -23,7 +23,7 @@ constexpr uint64_t kSalt = 2;
 
 }  // namespace
 
-StatusOr<Generations> Generations::open(host::HostLink& link, std::vector<host::GroupMember> here,
+StatusOr<Generations> Generations::open(shm::HostLink& link, std::vector<shm::GroupMember> here,
                                         std::shared_ptr<OtherHosts> others) {
   // Groups that differ on other hosts may have the same members on this one.
   const uint64_t salt = others == nullptr ? kSalt : others->name();

@@ -24,12 +24,12 @@
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "collectives/host/group_table.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/label.h"
 #include "collectives/nccl/api.h"
 #include "collectives/nccl/other_hosts.h"
+#include "shm/group_table.h"
+#include "shm/host_link.h"
 
 namespace tessera::nccl {
 
@@ -37,7 +37,7 @@ class Generations {
  public:
   // `here`: the members on this host, in the order of the group. `others`: null where these are
   // all. Errors as of Rendezvous::open().
-  static StatusOr<Generations> open(host::HostLink& link, std::vector<host::GroupMember> here,
+  static StatusOr<Generations> open(shm::HostLink& link, std::vector<shm::GroupMember> here,
                                     std::shared_ptr<OtherHosts> others);
   // The same generations without a handle of the block.
   Generations view() const { return Generations(host::Rendezvous(rendezvous_.records()), others_); }

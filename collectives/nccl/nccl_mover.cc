@@ -103,15 +103,15 @@ Signature ends_at_arrival() {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<NcclMover>> NcclMover::create(StatusOr<Watch*> watch, host::HostLink& link,
-                                                       std::vector<host::GroupMember> members,
+StatusOr<std::unique_ptr<NcclMover>> NcclMover::create(StatusOr<Watch*> watch, shm::HostLink& link,
+                                                       std::vector<shm::GroupMember> members,
                                                        std::vector<cuda::CudaDevice*> devices,
                                                        const Options& options,
                                                        std::shared_ptr<network::Network> network) {
   Places places;
-  std::vector<host::GroupMember> here;
+  std::vector<shm::GroupMember> here;
   for (size_t position = 0; position < members.size(); ++position) {
-    const host::GroupMember& member = members[position];
+    const shm::GroupMember& member = members[position];
     places.clients.push_back(member.client_id);
     if (!link.is_on_host(member.client_id)) continue;
     here.push_back(member);

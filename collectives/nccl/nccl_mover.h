@@ -47,8 +47,6 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/host/device_mover.h"
-#include "collectives/host/group_table.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/nccl/communicator.h"
 #include "collectives/nccl/generations.h"
@@ -58,6 +56,8 @@
 #include "collectives/network/network.h"
 #include "device/buffer.h"
 #include "device/cuda/cuda_device.h"
+#include "shm/group_table.h"
+#include "shm/host_link.h"
 
 namespace tessera::nccl {
 
@@ -72,7 +72,7 @@ class NcclMover : public host::DeviceMover {
   // an error where there is no NCCL: then every operation is. `network`: needed where members are
   // on other hosts.
   static StatusOr<std::unique_ptr<NcclMover>> create(
-      StatusOr<Watch*> watch, host::HostLink& link, std::vector<host::GroupMember> members,
+      StatusOr<Watch*> watch, shm::HostLink& link, std::vector<shm::GroupMember> members,
       std::vector<cuda::CudaDevice*> devices, const Options& options,
       std::shared_ptr<network::Network> network = nullptr);
 

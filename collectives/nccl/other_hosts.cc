@@ -18,7 +18,7 @@
 
 namespace tessera::nccl {
 OtherHosts::OtherHosts(std::shared_ptr<network::Network> network,
-                       const std::vector<host::GroupMember>& members)
+                       const std::vector<shm::GroupMember>& members)
     : network_(std::move(network)),
       name_(network::name_of_group(members, network::LettersOf::kNccl)),
       num_members_(static_cast<int>(members.size())),
@@ -28,7 +28,7 @@ OtherHosts::OtherHosts(std::shared_ptr<network::Network> network,
   const auto add = [](int client, std::vector<int>& to) {
     if (std::find(to.begin(), to.end(), client) == to.end()) to.push_back(client);
   };
-  for (const host::GroupMember& member : members) {
+  for (const shm::GroupMember& member : members) {
     const MemberInfo& client = clients[member.client_id];
     const bool is_known = std::any_of(first_clients_.begin(), first_clients_.end(), [&](int first) {
       return are_on_one_host(clients[first], client);

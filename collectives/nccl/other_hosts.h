@@ -26,10 +26,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "collectives/host/group_table.h"
 #include "collectives/nccl/api.h"
 #include "collectives/network/network.h"
 #include "collectives/network/verdicts.h"
+#include "shm/group_table.h"
 
 namespace tessera::nccl {
 
@@ -37,7 +37,7 @@ class OtherHosts {
  public:
   // `members`: of all hosts, in the order of the group.
   OtherHosts(std::shared_ptr<network::Network> network,
-             const std::vector<host::GroupMember>& members);
+             const std::vector<shm::GroupMember>& members);
   ~OtherHosts();
 
   // A name of the group among those of its hosts, for what these keep of it.

@@ -20,12 +20,12 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "collectives/host/group_table.h"
 #include "collectives/nccl/api.h"
 #include "collectives/network/network.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator/coordinator.h"
+#include "shm/group_table.h"
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/forked.h"
 #include "tests/support/matchers.h"
@@ -79,7 +79,7 @@ class OtherHostsTest : public ::testing::Test {
     for (const Status& status : statuses) ASSERT_THAT(status, IsOk());
   }
 
-  const std::vector<host::GroupMember> members_ = {{0, 0, 0}, {1, 1, 0}, {2, 2, 0}};
+  const std::vector<shm::GroupMember> members_ = {{0, 0, 0}, {1, 1, 0}, {2, 2, 0}};
   FakeJob job_;
   std::vector<std::shared_ptr<network::Network>> networks_{kClients};
   std::vector<std::unique_ptr<OtherHosts>> hosts_{kClients};

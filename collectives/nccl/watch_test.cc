@@ -38,9 +38,9 @@ using testing::StatusIs;
 
 class WatchTest : public ThreeClientsTest {
  protected:
-  host::HostLink& link() { return *job_->client(0).link; }
+  shm::HostLink& link() { return *job_->client(0).link; }
   Watch& watch() { return *job_->client(0).watch; }
-  Generations open(const std::vector<host::GroupMember>& members,
+  Generations open(const std::vector<shm::GroupMember>& members,
                    std::shared_ptr<OtherHosts> others) {
     StatusOr<Generations> opened = Generations::open(link(), members, std::move(others));
     EXPECT_THAT(opened.status(), IsOk());
@@ -83,7 +83,7 @@ TEST_F(WatchTest, ACoordinatorThatDoesNotAnswerDelaysNoOtherOperation) {
       ucx::make_ucx_engine(job_->job().coordinator(0), {.interface = "lo", .wait_policy = {}}));
   const auto network =
       std::make_shared<network::Network>(std::move(engine), job_->job().coordinator(0));
-  const std::vector<host::GroupMember> members = {{0, 0, 0}};
+  const std::vector<shm::GroupMember> members = {{0, 0, 0}};
   const Generations asks = meet(std::make_shared<OtherHosts>(network, members));
   const Generations alone = meet(nullptr);
   const std::shared_ptr<Communicator> slow = communicator(asks);
@@ -118,7 +118,7 @@ TEST_F(WatchTest, ACoordinatorThatDoesNotAnswerByTheLimitDecidesNothing) {
       ucx::make_ucx_engine(job_->job().coordinator(0), {.interface = "lo", .wait_policy = {}}));
   const auto network =
       std::make_shared<network::Network>(std::move(engine), job_->job().coordinator(0));
-  const std::vector<host::GroupMember> members = {{0, 0, 0}, {1, 1, 0}};
+  const std::vector<shm::GroupMember> members = {{0, 0, 0}, {1, 1, 0}};
   Generations generations = open(members, std::make_shared<OtherHosts>(network, members));
   job_->job().set_answering(false);
   const testing::TestDeadline deadline(absl::Seconds(10), "the limit of the coordinator");
@@ -132,7 +132,7 @@ TEST_F(WatchTest, ACoordinatorThatDoesNotAnswerByTheLimitDecidesNothing) {
 TEST_F(WatchTest, ALossDoesNotWaitForASettlerThatIsStopped) {
   start();
   const testing::TestDeadline deadline(absl::Seconds(10), "less than the time limit of a settler");
-  const std::vector<host::GroupMember> members = {{0, 0, 0}, {1, 1, 0}};
+  const std::vector<shm::GroupMember> members = {{0, 0, 0}, {1, 1, 0}};
   Generations generations = open(members, nullptr);
   // The block of those generations (generations.cc has both numbers).
   TESSERA_ASSERT_OK_AND_ASSIGN(

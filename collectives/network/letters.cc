@@ -18,9 +18,9 @@ constexpr uint64_t kMostBodyBytes = uint64_t{1} << 30;
 
 }  // namespace
 
-uint64_t name_of_group(absl::Span<const host::GroupMember> members, LettersOf letters) {
+uint64_t name_of_group(absl::Span<const shm::GroupMember> members, LettersOf letters) {
   std::vector<int32_t> ids;
-  for (const host::GroupMember& member : members) ids.push_back(member.device_id);
+  for (const shm::GroupMember& member : members) ids.push_back(member.device_id);
   return stable_hash(absl::MakeConstSpan(ids), static_cast<uint64_t>(letters));
 }
 

@@ -34,7 +34,7 @@
 
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/host/group_table.h"
+#include "shm/group_table.h"
 #include "transport/engine.h"
 
 namespace tessera::network {
@@ -65,7 +65,7 @@ struct Letter {
 // Groups of the same devices have a name for each of these.
 enum class LettersOf : uint64_t { kCollectives = 1, kMessages = 2, kNccl = 3 };
 // A name for letters, which all members compute alike.
-uint64_t name_of_group(absl::Span<const host::GroupMember> members, LettersOf letters);
+uint64_t name_of_group(absl::Span<const shm::GroupMember> members, LettersOf letters);
 
 class Letters {
  public:

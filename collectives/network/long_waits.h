@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "collectives/host/host_link.h"
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/device_wait.h"
+#include "shm/host_link.h"
 #include "transport/errands.h"
 
 namespace tessera::network {

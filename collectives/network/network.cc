@@ -13,7 +13,7 @@
 namespace tessera::network {
 namespace {
 
-using host::GroupMember;
+using shm::GroupMember;
 
 // The name that letters have which are of no group.
 constexpr uint64_t kOfNoGroup = 0;
@@ -36,7 +36,7 @@ transport::Tag first_tag(uint64_t word, const Coordinator& job) {
 }  // namespace
 
 Network::Network(std::unique_ptr<transport::Engine> own_engine, Coordinator& job,
-                 host::HostLink* link, absl::Duration heartbeat_interval, uint64_t word)
+                 shm::HostLink* link, absl::Duration heartbeat_interval, uint64_t word)
     : engine(std::move(own_engine)),
       letters(*engine, word),
       coordinator(job),

@@ -24,7 +24,6 @@
 #include "base/status.h"
 #include "collectives/host/conflicts.h"
 #include "collectives/host/group_records.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/network/letters.h"
 #include "collectives/network/long_waits.h"
@@ -32,6 +31,7 @@
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/device_wait.h"
 #include "job/coordinator/id_ranges.h"
+#include "shm/host_link.h"
 #include "transport/engine.h"
 #include "transport/links.h"
 
@@ -39,7 +39,7 @@ namespace tessera::network {
 
 // What a run of a group over several hosts waits for.
 struct GroupWait {
-  std::vector<host::GroupMember> members;
+  std::vector<shm::GroupMember> members;
   std::vector<bool> awaited;  // by member
   bool all_arrived = false;   // their bytes are awaited
 };
@@ -75,7 +75,7 @@ class Network final : private LongWaits::Site, private transport::Links::Site {
   // No run uses the coordinator after the client's end. `link`: of this client; null where no group
   // of the host's devices exists. `heartbeat_interval`: of the job. `word`: see Letters.
   Network(std::unique_ptr<transport::Engine> own_engine, Coordinator& job,
-          host::HostLink* link = nullptr, absl::Duration heartbeat_interval = absl::Seconds(1),
+          shm::HostLink* link = nullptr, absl::Duration heartbeat_interval = absl::Seconds(1),
           uint64_t word = 0);
   // Calls stop(): what the engine still receives is for the letters.
   ~Network() override;
@@ -128,20 +128,20 @@ class Network final : private LongWaits::Site, private transport::Links::Site {
   void read(const Letter& letter);
   void answer_doing(const Letter& question);
   void note_doing(const Letter& answer);
-  std::optional<LocalWait> wait_of(const host::GroupMember& device);
+  std::optional<LocalWait> wait_of(const shm::GroupMember& device);
   bool has_arrived(int device, const RunId& run);
   // The known devices of such a list.
-  std::vector<host::GroupMember> devices_in(absl::Span<const IdRanges::Range> list) const;
-  bool is_own(const host::GroupMember& device) const {
+  std::vector<shm::GroupMember> devices_in(absl::Span<const IdRanges::Range> list) const;
+  bool is_own(const shm::GroupMember& device) const {
     return device.client_id == coordinator.client_id();
   }
   void send_to_client(int client, Letter::Kind kind);
   // Null for an id that no device has.
-  const host::GroupMember* find_device(int device) const;
+  const shm::GroupMember* find_device(int device) const;
 
-  host::HostLink* const link_;
-  bool listens_;                            // to the link, until stop()
-  std::vector<host::GroupMember> devices_;  // of the job, by id
+  shm::HostLink* const link_;
+  bool listens_;                           // to the link, until stop()
+  std::vector<shm::GroupMember> devices_;  // of the job, by id
   std::atomic<transport::Tag> next_tag_;
   std::mutex mutex_;  // guards reach_
   Reach reach_;

@@ -17,10 +17,10 @@ constexpr size_t kMostRoomBytes = size_t{9} << 18;
 
 }  // namespace
 
-host::Room Postings::room_for(size_t num_members, absl::Span<const host::GroupMember> here,
+host::Room Postings::room_for(size_t num_members, absl::Span<const shm::GroupMember> here,
                               size_t most_input_bytes) {
-  static_assert(kTextBytes >= host::kLabelBytes + host::kDetailBytes + 2 * sizeof(Signature));
-  const size_t entry_bytes = host::align64(kTextBytes + most_input_bytes);
+  static_assert(kTextBytes >= shm::kLabelBytes + host::kDetailBytes + 2 * sizeof(Signature));
+  const size_t entry_bytes = shm::align64(kTextBytes + most_input_bytes);
   // The same on all hosts.
   if (num_members * entry_bytes > kMostRoomBytes) return {};
   host::Room room = {.outbox_bytes = static_cast<uint32_t>(entry_bytes)};
@@ -31,7 +31,7 @@ host::Room Postings::room_for(size_t num_members, absl::Span<const host::GroupMe
 }
 
 Postings::Postings(host::Rendezvous& rendezvous, const Places& places,
-                   absl::Span<const host::GroupMember> members, int own_client)
+                   absl::Span<const shm::GroupMember> members, int own_client)
     : rendezvous_(rendezvous), places_(places), mail_(rendezvous.records()) {
   for (int host = 0; host < static_cast<int>(places.by_host().size()); ++host) {
     const int first = members[places.by_host()[host][0]].client_id;

@@ -32,12 +32,12 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "collectives/host/group_table.h"
 #include "collectives/host/host_mail.h"
 #include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/network/boards.h"
 #include "collectives/network/wants.h"
+#include "shm/group_table.h"
 
 namespace tessera::network {
 
@@ -45,12 +45,12 @@ class Postings {
  public:
   // What the records of a group need. `here`: its members on this host. `most_input_bytes`: that an
   // entry has beside its texts.
-  static host::Room room_for(size_t num_members, absl::Span<const host::GroupMember> here,
+  static host::Room room_for(size_t num_members, absl::Span<const shm::GroupMember> here,
                              size_t most_input_bytes);
 
   // `members`: of all hosts, in the order of `places`, which must outlive it.
   Postings(host::Rendezvous& rendezvous, const Places& places,
-           absl::Span<const host::GroupMember> members, int own_client);
+           absl::Span<const shm::GroupMember> members, int own_client);
 
   // The client of each other host that receives for it.
   absl::Span<const int> receivers() const { return receivers_; }

@@ -24,12 +24,12 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "collectives/collective.h"
-#include "collectives/host/group_table.h"
 #include "collectives/move.h"
 #include "collectives/network/boards.h"
 #include "collectives/network/letters.h"
 #include "collectives/network/transfers.h"
 #include "collectives/network/wants.h"
+#include "shm/group_table.h"
 #include "transport/engine.h"
 
 namespace tessera::network {
@@ -50,7 +50,7 @@ class SpanExchange {
     transport::Engine& engine;
     Letters& letters;
     uint64_t group;  // the name of letters
-    absl::Span<const host::GroupMember> members;
+    absl::Span<const shm::GroupMember> members;
     const Places& places;
     absl::FunctionRef<transport::Tag()> take_tag;
     // A transfer begins; what is to be called at its end.

@@ -93,14 +93,14 @@ class FakeEngine final : public transport::Engine {
 // One member. Its client has the number of its position.
 class Member {
  public:
-  Member(Wire& wire, const std::vector<host::GroupMember>& members, const Places& places, int self)
+  Member(Wire& wire, const std::vector<shm::GroupMember>& members, const Places& places, int self)
       : engine_(wire, self), letters_(engine_, /*word=*/3), members_(members), places_(places) {
     letters_.set_reader(kGroup, [this](const Letter& letter) {
       std::optional<Request> request = decode_request(letter.body);
       ASSERT_TRUE(request.has_value());
       asked_.push_back({letter.from, *std::move(request)});
     });
-    for (const host::GroupMember& other : members) {
+    for (const shm::GroupMember& other : members) {
       if (other.client_id != self) letters_.open(other.client_id);
     }
     collective = *Collective::all_reduce({static_cast<int>(members.size()), self}, DType::kFloat32,
@@ -168,7 +168,7 @@ class Member {
 
   FakeEngine engine_;
   Letters letters_;
-  const std::vector<host::GroupMember>& members_;
+  const std::vector<shm::GroupMember>& members_;
   const Places& places_;
   transport::Tag next_tag_ = transport::kFirstTagOfRuns;
   std::vector<Board::Asked> asked_;
@@ -193,7 +193,7 @@ TEST(SpanExchangeTest, EveryMemberOfEverySplitGetsTheSum) {
     for (unsigned split = 1; split + 1 < 1u << n; ++split) {
       SCOPED_TRACE(absl::StrCat(n, " members, split ", split));
       Wire wire;
-      std::vector<host::GroupMember> group;
+      std::vector<shm::GroupMember> group;
       std::vector<int> hosts;
       for (int m = 0; m < n; ++m) {
         group.push_back({m, m, 0});
@@ -259,7 +259,7 @@ TEST(SpanExchangeTest, EveryMemberOfEverySplitGetsTheSum) {
 
 TEST(SpanExchangeTest, ARequestForWhatTheMemberDoesNotHoldIsRefused) {
   Wire wire;
-  const std::vector<host::GroupMember> group = {{0, 0, 0}, {1, 1, 0}};
+  const std::vector<shm::GroupMember> group = {{0, 0, 0}, {1, 1, 0}};
   const Places places({0, 1}, 0);
   Member member(wire, group, places, 0);
   member.ask({}, {});

@@ -326,7 +326,7 @@ Status SpanRun::compare_entries() {
   return error.ok() ? error : fail(error);
 }
 
-Status SpanRun::give_up(host::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
+Status SpanRun::give_up(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) {
   Status error = interruption();
   error.Update(absl::DeadlineExceededError(
       absl::StrCat(label(), ": ", not_in_time("not done", deadline - called), "; ",
@@ -334,7 +334,7 @@ Status SpanRun::give_up(host::DeviceActivity::Kind device, absl::Time called, ab
   return propose(error, deadline);
 }
 
-void SpanRun::end_late(host::DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
+void SpanRun::end_late(shm::DeviceActivity::Kind, absl::Time called, absl::Time deadline) {
   {
     std::lock_guard<std::mutex> lock(span().mutex);
     if (!news().waited.has_value()) {

@@ -43,9 +43,9 @@
 #include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
-#include "collectives/host/control.h"
 #include "collectives/network/span_state.h"
 #include "collectives/network/span_wait.h"
+#include "shm/control.h"
 
 namespace tessera::network {
 
@@ -62,9 +62,8 @@ class SpanRun final : public SpanWait {
   void run_here(absl::Time deadline) override {
     if (!span().is_for_messages) try_run_here(deadline);
   }
-  Status give_up(host::DeviceActivity::Kind device, absl::Time called,
-                 absl::Time deadline) override;
-  void end_late(host::DeviceActivity::Kind, absl::Time called, absl::Time deadline) override;
+  Status give_up(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
+  void end_late(shm::DeviceActivity::Kind, absl::Time called, absl::Time deadline) override;
 
   // Whether others have given up the run with this number, as another call than this one. Requires
   // the mutex.

@@ -10,8 +10,6 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "collectives/host/control.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/last_seen.h"
 #include "collectives/network/boards.h"
 #include "collectives/network/letter_body.h"
@@ -19,12 +17,14 @@
 #include "collectives/network/verdicts.h"
 #include "collectives/network/wants.h"
 #include "device/stream.h"
+#include "shm/control.h"
+#include "shm/host_link.h"
 
 namespace tessera::network {
 namespace {
 
-using host::GroupMember;
 using host::Rendezvous;
+using shm::GroupMember;
 
 // Runs of a group may follow each other this closely.
 constexpr uint32_t kRecords = 8;
@@ -56,7 +56,7 @@ StatusOr<std::shared_ptr<host::HostGroup>> SpanRuns::create(
     host::HostResources& resources, std::shared_ptr<Network> network,
     std::vector<GroupMember> members, bool is_for_messages,
     std::unique_ptr<host::DeviceMover> device_mover) {
-  host::HostLink& link = resources.link();
+  shm::HostLink& link = resources.link();
   // Names the group of the members here; another group of the same members has another salt.
   const uint64_t salt = name_of_group(members, letters_of(is_for_messages)) | uint64_t{1} << 63;
   std::vector<GroupMember> here;

@@ -22,7 +22,6 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/host/device_mover.h"
-#include "collectives/host/group_table.h"
 #include "collectives/host/host_group.h"
 #include "collectives/host/host_resources.h"
 #include "collectives/host/rendezvous.h"
@@ -31,6 +30,7 @@
 #include "collectives/network/span_run.h"
 #include "collectives/network/span_state.h"
 #include "collectives/work.h"
+#include "shm/group_table.h"
 
 namespace tessera::network {
 
@@ -41,11 +41,11 @@ class SpanRuns final : public host::HostGroup {
   // memory is not the host's. Errors as of Rendezvous::open().
   static StatusOr<std::shared_ptr<HostGroup>> create(
       host::HostResources& resources, std::shared_ptr<Network> network,
-      std::vector<host::GroupMember> members, bool is_for_messages,
+      std::vector<shm::GroupMember> members, bool is_for_messages,
       std::unique_ptr<host::DeviceMover> device_mover);
   // `rendezvous`: of those on this host, in the same order.
   SpanRuns(host::HostResources& resources, std::shared_ptr<Network> network,
-           std::vector<host::GroupMember> members, bool is_for_messages,
+           std::vector<shm::GroupMember> members, bool is_for_messages,
            std::unique_ptr<host::DeviceMover> device_mover, host::Rendezvous rendezvous);
   ~SpanRuns() override;
 

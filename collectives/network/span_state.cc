@@ -9,13 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/dtype.h"
-#include "collectives/host/host_link.h"
 #include "job/coordinator/id_ranges.h"
+#include "shm/host_link.h"
 
 namespace tessera::network {
 namespace {
 
-using host::GroupMember;
+using shm::GroupMember;
 
 // How long after the deadline of a run, which has already waited for answers, the coordinator may
 // take to say which verdict was first; and how long from the question, at least and at most.
@@ -23,7 +23,7 @@ constexpr absl::Duration kDecisionLimit = absl::Milliseconds(750);
 constexpr absl::Duration kLeastDecisionTime = absl::Milliseconds(200);
 constexpr absl::Duration kMostDecisionTime = absl::Seconds(10);
 
-Places places_of(const host::HostLink& link, const std::vector<GroupMember>& members) {
+Places places_of(const shm::HostLink& link, const std::vector<GroupMember>& members) {
   std::map<std::string, int> numbers;  // by host_id
   const auto number_of = [&](int client) {
     return numbers.emplace(link.member(client).host_id, static_cast<int>(numbers.size()))
@@ -34,7 +34,7 @@ Places places_of(const host::HostLink& link, const std::vector<GroupMember>& mem
   return Places(hosts, number_of(link.client_id()));
 }
 
-std::vector<int> clients_elsewhere(const host::HostLink& link,
+std::vector<int> clients_elsewhere(const shm::HostLink& link,
                                    const std::vector<GroupMember>& members) {
   std::set<int> clients;
   for (const GroupMember& member : members) {
@@ -43,7 +43,7 @@ std::vector<int> clients_elsewhere(const host::HostLink& link,
   return {clients.begin(), clients.end()};
 }
 
-int count_own(const host::HostLink& link, const std::vector<GroupMember>& members) {
+int count_own(const shm::HostLink& link, const std::vector<GroupMember>& members) {
   return static_cast<int>(std::count_if(
       members.begin(), members.end(),
       [&link](const GroupMember& member) { return member.client_id == link.client_id(); }));

@@ -27,7 +27,6 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "collectives/collective.h"
-#include "collectives/host/control.h"
 #include "collectives/host/host_group.h"
 #include "collectives/host/meetings.h"
 #include "collectives/host/rendezvous.h"
@@ -41,6 +40,7 @@
 #include "collectives/network/wants.h"
 #include "collectives/signature.h"
 #include "job/coordinator/device_wait.h"
+#include "shm/control.h"
 #include "transport/engine.h"
 
 namespace tessera::network {

@@ -22,8 +22,8 @@
 namespace tessera::network {
 namespace {
 
-using host::GroupMember;
 using host::VerdictKind;
+using shm::GroupMember;
 
 // How often a wait looks at what nothing wakes it for: a verdict of another client of this host,
 // clients that do not answer, a connection that stays broken.
@@ -304,7 +304,7 @@ Status SpanWait::end_at_deadline(absl::Time start, absl::Time deadline) {
 }
 
 Status SpanWait::missing(absl::Time start, absl::Time deadline) {
-  const host::HostLink& link = span_.group.resources().link();
+  const shm::HostLink& link = span_.group.resources().link();
   const std::vector<bool> here = span_.rendezvous().records().arrivals(op.seq);
   std::vector<bool> arrived(span_.num_members());
   {
@@ -379,7 +379,7 @@ void SpanWait::look_for_circles() {
   const absl::Time now = steady_now();
   if (now < next_look) return;
   const bool is_first = !std::exchange(has_looked, true);
-  next_look = is_first ? now + host::kLongWait - kFirstLook : now + host::kLongWait;
+  next_look = is_first ? now + shm::kLongWait - kFirstLook : now + shm::kLongWait;
   if (is_first) {
     // One of this host is late: other hosts are told of those that are there.
     if (span_.network->links().are_up(span_.others)) send_arrivals();

@@ -7,11 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
-#include "collectives/host/activity.h"
-#include "collectives/host/control.h"
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_backend.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/last_seen.h"
 #include "collectives/network/network.h"
 #include "collectives/network/span_runs.h"
@@ -22,6 +19,9 @@
 #include "job/coordinator/coordinator.h"
 #include "job/environment/host.h"
 #include "job/environment/interface.h"
+#include "shm/activity.h"
+#include "shm/control.h"
+#include "shm/host_link.h"
 #include "transport/gloo/gloo_engine.h"
 #include "transport/mpi/mpi_engine.h"
 #include "transport/ucx/ucx_engine.h"
@@ -76,7 +76,7 @@ StatusOr<std::unique_ptr<transport::Engine>> make_engine(Coordinator& coordinato
 }  // namespace
 
 // Half of a control region.
-const uint64_t ClientDevices::kGroupBytes = host::kControlBytes / 2;
+const uint64_t ClientDevices::kGroupBytes = shm::kControlBytes / 2;
 
 ClientDevices::ClientDevices(std::unique_ptr<Platform> platform, std::vector<Device> local)
     : local_(std::move(local)), pool_(ArenaPool::create()), platform_(std::move(platform)) {}
@@ -114,7 +114,7 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
     if (device.client_id == coordinator.client_id()) local.push_back(device);
   }
   std::unique_ptr<ClientDevices> self(new ClientDevices(std::move(platform), std::move(local)));
-  TESSERA_ASSIGN_OR_RETURN(self->link_, host::HostLink::create(coordinator, self->pool_, deadline));
+  TESSERA_ASSIGN_OR_RETURN(self->link_, shm::HostLink::create(coordinator, self->pool_, deadline));
   TESSERA_ASSIGN_OR_RETURN(
       self->by_ordinal_, self->platform_->start_devices({self->local_, *self->link_, self->pool_}));
   std::vector<Stream*> streams;
@@ -124,7 +124,7 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
   host::MakeSpan make_span;
   if (self->network_ != nullptr) {
     make_span = [network = self->network_, make_mover](
-                    host::HostResources& resources, std::vector<host::GroupMember> members,
+                    host::HostResources& resources, std::vector<shm::GroupMember> members,
                     bool is_for_messages) -> StatusOr<std::shared_ptr<host::HostGroup>> {
       std::unique_ptr<host::DeviceMover> mover;
       if (make_mover != nullptr) {
@@ -244,7 +244,7 @@ std::string ClientDevices::stop(absl::Time deadline) {
     if (by_ordinal_[i]->stream().stop_by(deadline).ok()) continue;
     absl::StrAppend(
         &still_run, "; device ", local_[i].id, " is ",
-        host::describe_last_seen(host::read_activity(link_->activity(static_cast<int>(i)))));
+        host::describe_last_seen(shm::read_activity(link_->activity(static_cast<int>(i)))));
   }
   return still_run;
 }

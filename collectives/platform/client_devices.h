@@ -58,8 +58,10 @@ class Engine;
 }  // namespace transport
 namespace host {
 class HostBackend;
-class HostLink;
 }  // namespace host
+namespace shm {
+class HostLink;
+}  // namespace shm
 
 struct ClientDevicesOptions {
   absl::Duration collective_timeout = absl::InfiniteDuration();
@@ -155,7 +157,7 @@ class ClientDevices {
 
   const std::vector<Device> local_;
   std::shared_ptr<ArenaPool> pool_;
-  std::unique_ptr<host::HostLink> link_;
+  std::unique_ptr<shm::HostLink> link_;
   std::vector<std::unique_ptr<LocalDevice>> by_ordinal_;
   std::unique_ptr<Platform> platform_;         // goes before the devices
   std::shared_ptr<network::Network> network_;  // null: all clients are on one host

@@ -8,19 +8,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "collectives/host/activity.h"
-#include "collectives/host/control.h"
 #include "collectives/host/doing.h"
 #include "collectives/host/member_texts.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/network/network.h"
+#include "shm/activity.h"
+#include "shm/control.h"
 
 namespace tessera {
 
-using host::DeviceActivity;
-using host::GroupMember;
+using shm::DeviceActivity;
+using shm::GroupMember;
 
-DeviceWaits::DeviceWaits(host::HostLink& link, network::Network* network)
+DeviceWaits::DeviceWaits(shm::HostLink& link, network::Network* network)
     : link_(link), network_(network) {
   int device_id = 0;
   for (int client = 0; client < link_.num_clients(); ++client) {
@@ -39,7 +39,7 @@ std::vector<WaitReports::Wait> DeviceWaits::list() {
   };
   std::map<std::string, Found> by_operation;
   for (const GroupMember& device : local_) {
-    const DeviceActivity::Kind kind = host::read_kind(link_.activity(device.ordinal));
+    const DeviceActivity::Kind kind = shm::read_kind(link_.activity(device.ordinal));
     if (kind != DeviceActivity::kWaiting && kind != DeviceActivity::kRunning) continue;
     const std::optional<host::OperationWait> wait = host::operation_of(link_, device);
     if (!wait.has_value()) continue;

@@ -22,8 +22,8 @@
 #include "absl/types/span.h"
 #include "base/wait_reports.h"
 #include "collectives/host/conflicts.h"
-#include "collectives/host/group_table.h"
-#include "collectives/host/host_link.h"
+#include "shm/group_table.h"
+#include "shm/host_link.h"
 
 namespace tessera {
 
@@ -34,7 +34,7 @@ class Network;
 class DeviceWaits {
  public:
   // Both must outlive it. `network`: to the clients of other hosts; null where there are none.
-  DeviceWaits(host::HostLink& link, network::Network* network);
+  DeviceWaits(shm::HostLink& link, network::Network* network);
 
   std::vector<WaitReports::Wait> list();
   // "client 1 (host-a, pid 7), in user code for 12 s since relayout #6; ...". `silent`: those of
@@ -44,7 +44,7 @@ class DeviceWaits {
 
  private:
   struct Awaited {
-    host::GroupMember device;
+    shm::GroupMember device;
     bool is_awaited = false;
   };
   // What is missing where these devices of this client wait in the operation; nothing where none
@@ -52,22 +52,22 @@ class DeviceWaits {
   std::optional<WaitReports::Missing> describe(const std::string& operation,
                                                absl::Span<const int> ordinals);
   // The devices at the ends of the chains of waits that begin with these, except themselves.
-  std::vector<host::GroupMember> find_ends(absl::Span<const host::GroupMember> awaited);
+  std::vector<shm::GroupMember> find_ends(absl::Span<const shm::GroupMember> awaited);
   // The members that the operation of this device waits for.
   struct Group {
-    std::vector<host::GroupMember> members;
+    std::vector<shm::GroupMember> members;
     std::vector<bool> awaited;
     bool all_arrived = false;
   };
   Group find_awaited(const host::OperationWait& wait);
   // The activities of these devices, by device. Asks the clients of other hosts, and waits for a
   // moment.
-  std::map<int, std::string> find_doing(absl::Span<const host::GroupMember> devices);
+  std::map<int, std::string> find_doing(absl::Span<const shm::GroupMember> devices);
 
-  host::HostLink& link_;
+  shm::HostLink& link_;
   network::Network* const network_;
-  std::vector<host::GroupMember> local_;  // by ordinal
-  std::vector<host::GroupMember> first_;  // of each client
+  std::vector<shm::GroupMember> local_;  // by ordinal
+  std::vector<shm::GroupMember> first_;  // of each client
 };
 
 }  // namespace tessera

@@ -107,16 +107,16 @@ std::shared_ptr<nccl::Api> GpuPlatform::open_nccl() {
 }
 
 host::MakeDeviceMover GpuPlatform::make_mover(std::shared_ptr<network::Network> network) {
-  return [this, network = std::move(network)](absl::Span<const host::GroupMember> members) {
+  return [this, network = std::move(network)](absl::Span<const shm::GroupMember> members) {
     return new_mover(members, network);
   };
 }
 
 StatusOr<std::unique_ptr<host::DeviceMover>> GpuPlatform::new_mover(
-    absl::Span<const host::GroupMember> members, std::shared_ptr<network::Network> network) {
+    absl::Span<const shm::GroupMember> members, std::shared_ptr<network::Network> network) {
   std::vector<cuda::CudaDevice*> gpus;
   bool spans_clients = false;
-  for (const host::GroupMember& member : members) {
+  for (const shm::GroupMember& member : members) {
     const bool is_local = member.client_id == link_->client_id();
     gpus.push_back(is_local ? gpus_[member.ordinal] : nullptr);
     spans_clients |= !is_local;

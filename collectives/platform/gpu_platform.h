@@ -19,8 +19,6 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/host/device_mover.h"
-#include "collectives/host/group_table.h"
-#include "collectives/host/host_link.h"
 #include "collectives/nccl/watch.h"
 #include "collectives/platform/platform.h"
 #include "compute/cuda/math_api.h"  // NOTIDY(layers): devices get engines here
@@ -28,6 +26,8 @@
 #include "device/local_device.h"
 #include "job/coordinator/coordinator.h"
 #include "job/environment/environment.h"
+#include "shm/group_table.h"
+#include "shm/host_link.h"
 
 namespace tessera {
 
@@ -48,8 +48,8 @@ class GpuPlatform final : public Platform {
       : options_(options), libraries_(libraries), num_gpus_(num_gpus) {}
   // Null where there is none, and nccl_status_ says why.
   std::shared_ptr<nccl::Api> open_nccl();
-  StatusOr<std::unique_ptr<host::DeviceMover>> new_mover(
-      absl::Span<const host::GroupMember> members, std::shared_ptr<network::Network> network);
+  StatusOr<std::unique_ptr<host::DeviceMover>> new_mover(absl::Span<const shm::GroupMember> members,
+                                                         std::shared_ptr<network::Network> network);
 
   const PlatformOptions options_;
   const cuda::Libraries libraries_;
@@ -59,7 +59,7 @@ class GpuPlatform final : public Platform {
   std::vector<int> used_gpus_;   // by local devices, in turn
   // The members below are set by start_devices().
   std::vector<cuda::CudaDevice*> gpus_;  // of this client, by ordinal
-  host::HostLink* link_ = nullptr;
+  shm::HostLink* link_ = nullptr;
   // Null in a job of one client, and where NCCL cannot be opened: nccl_status_ says why.
   std::unique_ptr<nccl::Watch> watch_;
   Status nccl_status_;

@@ -27,12 +27,12 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "collectives/host/device_mover.h"
-#include "collectives/host/host_link.h"
 #include "device/cpu/arena.h"
 #include "device/device.h"
 #include "device/local_device.h"
 #include "job/coordinator/coordinator.h"
 #include "job/environment/environment.h"
+#include "shm/host_link.h"
 
 namespace tessera {
 
@@ -68,7 +68,7 @@ class Platform {
 
   struct Start {
     absl::Span<const Device> devices;  // of the client, by ordinal
-    host::HostLink& link;              // outlives the platform
+    shm::HostLink& link;               // outlives the platform
     std::shared_ptr<ArenaPool> pool;   // memory of the host
   };
   // By ordinal. They must outlive the platform.

@@ -62,8 +62,8 @@ Status CudaJob::connect(int client_id, const std::shared_ptr<Api>& api,
   Client& client = clients_[client_id];
   client.pool = ArenaPool::create(uint64_t{1} << 16);
   TESSERA_ASSIGN_OR_RETURN(client.link,
-                           host::HostLink::create(job_.coordinator(client_id), client.pool,
-                                                  steady_now() + absl::Seconds(10)));
+                           shm::HostLink::create(job_.coordinator(client_id), client.pool,
+                                                 steady_now() + absl::Seconds(10)));
   std::vector<int> gpus;
   for (const Device& device : ids_) {
     const int gpu = device.id % num_gpus;
@@ -94,12 +94,12 @@ Status CudaJob::connect(int client_id, const std::shared_ptr<Api>& api,
 }
 
 host::MakeDeviceMover CudaJob::make_mover(int client_id) {
-  return [this, client_id](absl::Span<const host::GroupMember> members)
+  return [this, client_id](absl::Span<const shm::GroupMember> members)
              -> StatusOr<std::unique_ptr<host::DeviceMover>> {
     Client& client = clients_[client_id];
     std::vector<CudaDevice*> devices;
     bool spans_clients = false;
-    for (const host::GroupMember& member : members) {
+    for (const shm::GroupMember& member : members) {
       const bool is_own = member.client_id == client_id;
       devices.push_back(is_own ? client.devices[member.ordinal].get() : nullptr);
       spans_clients |= !is_own;

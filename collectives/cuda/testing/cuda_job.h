@@ -19,7 +19,6 @@
 #include "base/status.h"
 #include "collectives/group.h"
 #include "collectives/host/host_backend.h"
-#include "collectives/host/host_link.h"
 #include "collectives/nccl/api.h"
 #include "collectives/nccl/schedule.h"
 #include "collectives/nccl/watch.h"
@@ -27,6 +26,7 @@
 #include "device/cpu/arena.h"
 #include "device/cuda/api.h"
 #include "device/cuda/cuda_device.h"
+#include "shm/host_link.h"
 #include "tests/support/fake_coordinator.h"
 
 namespace tessera::cuda {
@@ -38,7 +38,7 @@ class CudaJob {
  public:
   struct Client {
     std::shared_ptr<ArenaPool> pool;
-    std::unique_ptr<host::HostLink> link;
+    std::unique_ptr<shm::HostLink> link;
     std::vector<std::unique_ptr<CudaDevice>> devices;
     std::unique_ptr<nccl::Watch> watch;
     std::unique_ptr<host::HostBackend> backend;

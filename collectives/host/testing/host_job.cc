@@ -42,8 +42,9 @@ StatusOr<std::unique_ptr<HostJob>> HostJob::create(absl::Span<const int> devices
 Status HostJob::connect(int client_id, absl::Duration collective_timeout) {
   Client& client = clients_[client_id];
   client.pool = ArenaPool::create(uint64_t{1} << 16);
-  TESSERA_ASSIGN_OR_RETURN(client.link, HostLink::create(job_.coordinator(client_id), client.pool,
-                                                         steady_now() + absl::Seconds(10)));
+  TESSERA_ASSIGN_OR_RETURN(client.link,
+                           shm::HostLink::create(job_.coordinator(client_id), client.pool,
+                                                 steady_now() + absl::Seconds(10)));
   std::vector<Stream*> streams;
   for (const Device& device : devices_) {
     if (device.client_id != client_id) continue;

@@ -18,10 +18,10 @@
 #include "base/status.h"
 #include "collectives/group.h"
 #include "collectives/host/host_backend.h"
-#include "collectives/host/host_link.h"
 #include "collectives/testing/conformance.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/cpu_stream.h"
+#include "shm/host_link.h"
 #include "tests/support/fake_coordinator.h"
 
 namespace tessera::host {
@@ -30,7 +30,7 @@ class HostJob {
  public:
   struct Client {
     std::shared_ptr<ArenaPool> pool;
-    std::unique_ptr<HostLink> link;
+    std::unique_ptr<shm::HostLink> link;
     std::vector<std::unique_ptr<CpuStream>> streams;
     std::unique_ptr<HostBackend> backend;
   };

@@ -14,7 +14,6 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
-#include "collectives/host/host_link.h"
 #include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/label.h"
@@ -22,6 +21,7 @@
 #include "collectives/signature.h"
 #include "device/cpu/arena.h"
 #include "gtest/gtest.h"
+#include "shm/host_link.h"
 #include "tests/support/deadline.h"
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/matchers.h"
@@ -44,8 +44,8 @@ class RendezvousTest : public ::testing::Test {
     job_ = std::make_unique<testing::FakeJob>(std::vector<int>{num_members});
     pool_ = ArenaPool::create();
     TESSERA_ASSERT_OK_AND_ASSIGN(
-        link_, HostLink::create(job_->coordinator(0), pool_, absl::InfiniteFuture()));
-    std::vector<GroupMember> members;
+        link_, shm::HostLink::create(job_->coordinator(0), pool_, absl::InfiniteFuture()));
+    std::vector<shm::GroupMember> members;
     for (int m = 0; m < num_members; ++m) members.push_back({m, 0, m});
     TESSERA_ASSERT_OK_AND_ASSIGN(Rendezvous opened,
                                  Rendezvous::open(*link_, members, kRecords, /*salt=*/0));
@@ -92,7 +92,7 @@ class RendezvousTest : public ::testing::Test {
   testing::TestDeadline deadline_{absl::Seconds(30), "rendezvous_test"};
   std::unique_ptr<testing::FakeJob> job_;
   std::shared_ptr<ArenaPool> pool_;
-  std::unique_ptr<HostLink> link_;
+  std::unique_ptr<shm::HostLink> link_;
   std::unique_ptr<Rendezvous> group_;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Fixture of tests with three clients of one host, in one process.
-#ifndef TESSERA_COLLECTIVES_HOST_TESTING_THREE_CLIENTS_H_
-#define TESSERA_COLLECTIVES_HOST_TESTING_THREE_CLIENTS_H_
+#ifndef TESSERA_SHM_TESTING_THREE_CLIENTS_H_
+#define TESSERA_SHM_TESTING_THREE_CLIENTS_H_
 
 #include <memory>
 #include <thread>
@@ -11,13 +11,13 @@
 
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "collectives/host/host_link.h"
 #include "device/cpu/arena.h"
 #include "gtest/gtest.h"
+#include "shm/host_link.h"
 #include "tests/support/deadline.h"
 #include "tests/support/fake_coordinator.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 // Three clients of one device each.
 class ThreeClientsTest : public ::testing::Test {
@@ -39,6 +39,6 @@ class ThreeClientsTest : public ::testing::Test {
   std::unique_ptr<HostLink> links_[3];
 };
 
-}  // namespace tessera::host
+}  // namespace tessera::shm
 
-#endif  // TESSERA_COLLECTIVES_HOST_TESTING_THREE_CLIENTS_H_
+#endif  // TESSERA_SHM_TESTING_THREE_CLIENTS_H_

@@ -6,17 +6,17 @@
 // that has taken the stream. A stream that was stopped runs tasks on their callers' threads; what
 // these write may be mixed. Any thread of any client may read a slot and ring its bell. Only the
 // thread of the device's messages sleeps on the bell (MessagePump).
-#ifndef TESSERA_COLLECTIVES_HOST_ACTIVITY_H_
-#define TESSERA_COLLECTIVES_HOST_ACTIVITY_H_
+#ifndef TESSERA_SHM_ACTIVITY_H_
+#define TESSERA_SHM_ACTIVITY_H_
 
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/host/control.h"
+#include "shm/control.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 // The part that every operation writes: no text, which would cost as much as a small operation.
 struct Activity {
@@ -68,6 +68,6 @@ inline absl::Time since_of(const Activity& activity) {
 // To a few milliseconds: for messages only. Read on every operation.
 uint64_t monotonic_ns();
 
-}  // namespace tessera::host
+}  // namespace tessera::shm
 
-#endif  // TESSERA_COLLECTIVES_HOST_ACTIVITY_H_
+#endif  // TESSERA_SHM_ACTIVITY_H_

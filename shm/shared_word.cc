@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/shared_word.h"
+#include "shm/shared_word.h"
 
 #include "base/futex.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 #ifndef TESSERA_STEPS
 
@@ -15,4 +15,4 @@ void wake_all(SharedWord<uint32_t>& word) { futex_wake_all(&word, FutexScope::kS
 
 #endif
 
-}  // namespace tessera::host
+}  // namespace tessera::shm

@@ -24,8 +24,8 @@
 //      never the loss of another client.
 //
 // Thread-safe. One thread per link serves the sockets.
-#ifndef TESSERA_COLLECTIVES_HOST_HOST_LINK_H_
-#define TESSERA_COLLECTIVES_HOST_HOST_LINK_H_
+#ifndef TESSERA_SHM_HOST_LINK_H_
+#define TESSERA_SHM_HOST_LINK_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -44,17 +44,17 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "base/wait_policy.h"
-#include "collectives/host/activity.h"
-#include "collectives/host/control.h"
-#include "collectives/host/death_watch.h"
-#include "collectives/host/group_table.h"
-#include "collectives/host/link_message.h"
 #include "device/cpu/arena.h"
 #include "device/stream.h"
 #include "job/coordinator/coordinator.h"
 #include "job/environment/file_descriptor.h"
+#include "shm/activity.h"
+#include "shm/control.h"
+#include "shm/death_watch.h"
+#include "shm/group_table.h"
+#include "shm/link_message.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 // A wait that is long: steps of a healthy job are shorter.
 inline constexpr absl::Duration kLongWait = absl::Seconds(1);
@@ -251,6 +251,6 @@ class HostLink {
   std::function<void()> long_wait_listener_;
 };
 
-}  // namespace tessera::host
+}  // namespace tessera::shm
 
-#endif  // TESSERA_COLLECTIVES_HOST_HOST_LINK_H_
+#endif  // TESSERA_SHM_HOST_LINK_H_

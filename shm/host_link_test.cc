@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // HostLink among clients that are threads: what they see of each other, and of clients that leave.
-#include "collectives/host/host_link.h"
+#include "shm/host_link.h"
 
 #include <condition_variable>
 #include <cstdint>
@@ -21,7 +21,7 @@
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/matchers.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 namespace {
 
 using ::testing::HasSubstr;
@@ -215,4 +215,4 @@ TEST_F(HostLinkTest, AClientThatDoesNotComeIsNamed) {
 }
 
 }  // namespace
-}  // namespace tessera::host
+}  // namespace tessera::shm

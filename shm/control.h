@@ -15,8 +15,8 @@
 // The one lock in the region, of the table of groups, is robust: when its holder dies the next
 // client gets it, and repairs the table. Everything here is plain data at fixed offsets,
 // zero-initialised by the kernel.
-#ifndef TESSERA_COLLECTIVES_HOST_CONTROL_H_
-#define TESSERA_COLLECTIVES_HOST_CONTROL_H_
+#ifndef TESSERA_SHM_CONTROL_H_
+#define TESSERA_SHM_CONTROL_H_
 
 #include <pthread.h>
 
@@ -24,9 +24,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "collectives/host/shared_word.h"
+#include "shm/shared_word.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 inline constexpr uint64_t kControlBytes = uint64_t{256} << 20;  // address space; touched as used
 inline constexpr uint64_t kControlMagic = 0x5445535345524132;   // "TESSERA2"
@@ -140,6 +140,6 @@ inline bool is_valid_control(const std::byte* region, int num_devices) {
          header->units_offset == align64(header->slots_offset + kMaxGroups * sizeof(GroupSlot));
 }
 
-}  // namespace tessera::host
+}  // namespace tessera::shm
 
-#endif  // TESSERA_COLLECTIVES_HOST_CONTROL_H_
+#endif  // TESSERA_SHM_CONTROL_H_

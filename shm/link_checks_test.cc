@@ -28,13 +28,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "collectives/host/control.h"
-#include "collectives/host/host_link.h"
-#include "collectives/host/link_message.h"
 #include "device/cpu/arena.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/environment/file_descriptor.h"
+#include "shm/control.h"
+#include "shm/host_link.h"
+#include "shm/link_message.h"
 #include "tests/support/deadline.h"
 #include "tests/support/fake_coordinator.h"
 #include "tests/support/forked.h"
@@ -63,7 +63,7 @@ extern "C" int epoll_wait(int epoll, epoll_event* events, int most, int timeout)
 
 extern "C" ssize_t sendmsg(int socket, const msghdr* header, int flags) {
   const auto* const message =
-      static_cast<const tessera::host::LinkMessage*>(header->msg_iov[0].iov_base);
+      static_cast<const tessera::shm::LinkMessage*>(header->msg_iov[0].iov_base);
   const bool is_of_a_link = header->msg_iov[0].iov_len == sizeof *message;
   if (num_refusals > 0 && is_of_a_link && message->client == 0) {
     --num_refusals;
@@ -73,7 +73,7 @@ extern "C" ssize_t sendmsg(int socket, const msghdr* header, int flags) {
   return syscall(SYS_sendmsg, socket, header, flags);
 }
 
-namespace tessera::host {
+namespace tessera::shm {
 namespace {
 
 using absl::StatusCode;
@@ -602,4 +602,4 @@ TEST(DescriptorsTest, AnArenaThatCannotBeTakenIsNoLoss) {
 }
 
 }  // namespace
-}  // namespace tessera::host
+}  // namespace tessera::shm

@@ -22,8 +22,8 @@
 //
 // Thread-safe. Every wait for the lock has a deadline, because a client may be stopped while it has
 // it. Once such a client was declared lost the others wait no longer than kStoppedLimit.
-#ifndef TESSERA_COLLECTIVES_HOST_GROUP_TABLE_H_
-#define TESSERA_COLLECTIVES_HOST_GROUP_TABLE_H_
+#ifndef TESSERA_SHM_GROUP_TABLE_H_
+#define TESSERA_SHM_GROUP_TABLE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -33,9 +33,9 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/host/control.h"
+#include "shm/control.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 // One device of a group, and where it lives.
 struct GroupMember {
@@ -125,6 +125,6 @@ class GroupTable {
   const absl::Duration lock_timeout_;  // by default far longer than anything under the lock
 };
 
-}  // namespace tessera::host
+}  // namespace tessera::shm
 
-#endif  // TESSERA_COLLECTIVES_HOST_GROUP_TABLE_H_
+#endif  // TESSERA_SHM_GROUP_TABLE_H_

@@ -24,8 +24,8 @@
 //      these.
 //
 // A fiber that is killed takes no further step, as a process that gets SIGKILL.
-#ifndef TESSERA_COLLECTIVES_HOST_TESTING_STEPPER_H_
-#define TESSERA_COLLECTIVES_HOST_TESTING_STEPPER_H_
+#ifndef TESSERA_SHM_TESTING_STEPPER_H_
+#define TESSERA_SHM_TESTING_STEPPER_H_
 
 #include <ucontext.h>
 
@@ -41,7 +41,7 @@
 
 #include "absl/time/time.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 class Stepper {
  public:
@@ -181,6 +181,6 @@ class SteppedWord {
 bool sleep_while(SteppedWord<uint32_t>& word, uint32_t value, absl::Time deadline);
 void wake_all(SteppedWord<uint32_t>& word);
 
-}  // namespace tessera::host
+}  // namespace tessera::shm
 
-#endif  // TESSERA_COLLECTIVES_HOST_TESTING_STEPPER_H_
+#endif  // TESSERA_SHM_TESTING_STEPPER_H_

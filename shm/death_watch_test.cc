@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DeathWatch over real processes that are killed, leave in order, or live on.
-#include "collectives/host/death_watch.h"
+#include "shm/death_watch.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 namespace {
 
 enum class Child { kLives, kLeavesInOrder };
@@ -120,4 +120,4 @@ TEST_F(DeathWatchTest, WordsBeyondThoseOfOneThreadAreWatchedToo) {
 }
 
 }  // namespace
-}  // namespace tessera::host
+}  // namespace tessera::shm

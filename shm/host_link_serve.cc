@@ -18,13 +18,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "collectives/host/control.h"
-#include "collectives/host/death_watch.h"
-#include "collectives/host/host_link.h"
-#include "collectives/host/link_message.h"
 #include "device/cpu/arena.h"
+#include "shm/control.h"
+#include "shm/death_watch.h"
+#include "shm/host_link.h"
+#include "shm/link_message.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 namespace {
 
 // How long a message waits that the system does not take, though the socket would.
@@ -275,4 +275,4 @@ void HostLink::fail(const Status& error) {
   changed_.notify_all();
 }
 
-}  // namespace tessera::host
+}  // namespace tessera::shm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/link_message.h"
+#include "shm/link_message.h"
 
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 Status link_error(absl::string_view what, int error) {
   switch (error) {
@@ -106,4 +106,4 @@ bool watch_descriptor(int epoll, int operation, int fd, uint32_t events) {
   return epoll_ctl(epoll, operation, fd, &event) == 0;
 }
 
-}  // namespace tessera::host
+}  // namespace tessera::shm

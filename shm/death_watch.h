@@ -12,8 +12,8 @@
 //
 // Where the kernel does not offer it (futex_waitv came with Linux 5.16, sandboxes may refuse it)
 // nothing is told, and the hang-ups remain.
-#ifndef TESSERA_COLLECTIVES_HOST_DEATH_WATCH_H_
-#define TESSERA_COLLECTIVES_HOST_DEATH_WATCH_H_
+#ifndef TESSERA_SHM_DEATH_WATCH_H_
+#define TESSERA_SHM_DEATH_WATCH_H_
 
 #include <linux/futex.h>
 
@@ -28,7 +28,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 // Zero: not alive yet, or withdrawn in order.
 using LifeWord = std::atomic<uint32_t>;
@@ -75,6 +75,6 @@ class DeathWatch {
   std::vector<Thread> threads_;
 };
 
-}  // namespace tessera::host
+}  // namespace tessera::shm
 
-#endif  // TESSERA_COLLECTIVES_HOST_DEATH_WATCH_H_
+#endif  // TESSERA_SHM_DEATH_WATCH_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/host_link.h"
+#include "shm/host_link.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -23,11 +23,11 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/machine.h"
-#include "collectives/host/activity.h"
 #include "job/environment/file_descriptor.h"
 #include "job/environment/host.h"
+#include "shm/activity.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 // Writes what the stream of one device runs into its slot of the control region. A task without a
 // label is a collective's, which says by itself what it is.
@@ -536,4 +536,4 @@ void HostLink::leave() {
 
 StreamObserver* HostLink::observer(int ordinal) { return observers_[ordinal].get(); }
 
-}  // namespace tessera::host
+}  // namespace tessera::shm

@@ -4,9 +4,9 @@
 //
 // In the product these are std::atomic and the futex system call. Where TESSERA_STEPS is defined,
 // which is so in the tests that run the protocol in every order, each access is a step: another
-// member may take any number of steps before it (collectives/host/testing/stepper.h).
-#ifndef TESSERA_COLLECTIVES_HOST_SHARED_WORD_H_
-#define TESSERA_COLLECTIVES_HOST_SHARED_WORD_H_
+// member may take any number of steps before it (shm/testing/stepper.h).
+#ifndef TESSERA_SHM_SHARED_WORD_H_
+#define TESSERA_SHM_SHARED_WORD_H_
 
 #include <atomic>
 #include <cstdint>
@@ -14,10 +14,10 @@
 #include "absl/time/time.h"
 
 #ifdef TESSERA_STEPS
-#include "collectives/host/testing/stepper.h"
+#include "shm/testing/stepper.h"
 #endif
 
-namespace tessera::host {
+namespace tessera::shm {
 
 #ifdef TESSERA_STEPS
 
@@ -40,6 +40,6 @@ bool sleep_while(SharedWord<uint32_t>& word, uint32_t value, absl::Time deadline
 // Wakes all that sleep on the word.
 void wake_all(SharedWord<uint32_t>& word);
 
-}  // namespace tessera::host
+}  // namespace tessera::shm
 
-#endif  // TESSERA_COLLECTIVES_HOST_SHARED_WORD_H_
+#endif  // TESSERA_SHM_SHARED_WORD_H_

@@ -2,7 +2,7 @@
 //
 // The table of groups in a control region: which clients share a block, when it is given back, and
 // what is left of a client that dies.
-#include "collectives/host/group_table.h"
+#include "shm/group_table.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -21,15 +21,15 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "collectives/host/control.h"
-#include "collectives/host/host_link.h"
-#include "collectives/host/testing/three_clients.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "shm/control.h"
+#include "shm/host_link.h"
+#include "shm/testing/three_clients.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 namespace {
 
 using ::testing::HasSubstr;
@@ -317,4 +317,4 @@ TEST_F(GroupTableTest, ABlockOfAnotherGenerationIsNotFound) {
 }
 
 }  // namespace
-}  // namespace tessera::host
+}  // namespace tessera::shm

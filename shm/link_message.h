@@ -10,8 +10,8 @@
 //   kGoodbye                    --->  the hang-up that follows is no loss
 //
 // Messages have one size; a descriptor goes with kHello and kArena.
-#ifndef TESSERA_COLLECTIVES_HOST_LINK_MESSAGE_H_
-#define TESSERA_COLLECTIVES_HOST_LINK_MESSAGE_H_
+#ifndef TESSERA_SHM_LINK_MESSAGE_H_
+#define TESSERA_SHM_LINK_MESSAGE_H_
 
 #include <sys/types.h>
 
@@ -22,7 +22,7 @@
 #include "base/status.h"
 #include "job/environment/file_descriptor.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 struct LinkMessage {
   enum Kind : uint32_t { kHello, kArena, kAskArena, kNoArena, kGoodbye };
@@ -65,6 +65,6 @@ std::optional<uid_t> other_user(int socket);
 // epoll_ctl(2) of a descriptor that is its own data; whether it worked.
 bool watch_descriptor(int epoll, int operation, int fd, uint32_t events);
 
-}  // namespace tessera::host
+}  // namespace tessera::shm
 
-#endif  // TESSERA_COLLECTIVES_HOST_LINK_MESSAGE_H_
+#endif  // TESSERA_SHM_LINK_MESSAGE_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/testing/stepper.h"
+#include "shm/testing/stepper.h"
 
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
@@ -282,4 +282,4 @@ void wake_all(SteppedWord<uint32_t>& word) {
   Stepper::wake(&word);
 }
 
-}  // namespace tessera::host
+}  // namespace tessera::shm

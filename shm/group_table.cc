@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/group_table.h"
+#include "shm/group_table.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/stable_hash.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 namespace {
 
 constexpr uint64_t kNumUnits = kControlBytes / kHeapUnit;
@@ -329,4 +329,4 @@ int GroupTable::num_blocks() const {
       }));
 }
 
-}  // namespace tessera::host
+}  // namespace tessera::shm

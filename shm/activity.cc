@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/activity.h"
+#include "shm/activity.h"
 
 #include <time.h>
 
@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "absl/time/time.h"
-#include "collectives/host/shared_word.h"
+#include "shm/shared_word.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 uint64_t monotonic_ns() {
   timespec now;
@@ -150,4 +150,4 @@ DeviceActivity& call_slot(std::byte* control, int num_devices) {
   return activity_slot(control, num_devices);
 }
 
-}  // namespace tessera::host
+}  // namespace tessera::shm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives/host/death_watch.h"
+#include "shm/death_watch.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 #include "base/futex.h"
 
-namespace tessera::host {
+namespace tessera::shm {
 
 LifeSign::LifeSign(LifeWord& word) : word_(word) {
   entry_.next = &head_.list;
@@ -78,4 +78,4 @@ void DeathWatch::run(std::vector<Watched> words) {
   }
 }
 
-}  // namespace tessera::host
+}  // namespace tessera::shm
