@@ -43,7 +43,7 @@ struct Offer {
   bool is_connected = false;  // then the rest is unset
   uint64_t number = 0;        // of the connection
   uint64_t num_cuts = 0;      // tells meet() of a cut since
-  std::string text;           // of the Address, for the peer's meet()
+  std::string text = {};      // of the Address, for the peer's meet()
 };
 
 class ConnectionStates : private Connections::Site {
