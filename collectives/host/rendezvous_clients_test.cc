@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "collectives/host/last_seen.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/rendezvous_texts.h"
 #include "collectives/host/testing/rendezvous_fixture.h"
@@ -50,6 +51,7 @@ class ConflictTest : public shm::ThreeClientsTest {
         Rendezvous::open(*links_[0], {{0, 0, 0}, {1, 1, 0}, {2, 2, 0}}, kRecords, 0));
     shm::Activity waiting;
     waiting.kind = shm::DeviceActivity::kWaiting;
+    waiting.code = activity_code(OpKind::kBarrier, DType::kBool, ReduceOp::kSum);
     waiting.seq = 1;
     waiting.leader_client = pair.records().id().leader_client;
     waiting.block_offset = pair.records().id().offset;
