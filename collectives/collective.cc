@@ -97,6 +97,23 @@ Status check_pulls(const BoxExchange& boxes, const Box* reduced, int num_members
   return absl::OkStatus();
 }
 
+// `counts`: the own_counts() of all `n` members.
+Status check_peer_counts(absl::Span<const int64_t* const> counts, int n) {
+  // All members check all pairs: a member that moved its bytes while another one had found an error
+  // would read memory that is no longer lent to it.
+  for (int target = 0; target < n; ++target) {
+    for (int source = 0; source < n; ++source) {
+      const int64_t sent = counts[source][target];
+      const int64_t expected = counts[target][n + source];
+      if (sent == expected) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("member ", source, " sends ", sent, " elements to member ", target,
+                       ", which expects ", expected, "; make the counts of both equal"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::string_view op_kind_name(OpKind kind) {
@@ -115,210 +132,393 @@ Collective::Collective(OpKind kind, GroupPlace place, DType dtype)
                  .detail_hash = stable_hash("")},
       place_(place) {}
 
-StatusOr<std::shared_ptr<Collective>> Collective::create(OpKind kind, GroupPlace place,
-                                                         DType dtype) {
-  TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
-  return std::shared_ptr<Collective>(new Collective(kind, place, dtype));
+// Makes the Collective of one member's spec: the one place that says what a kind means.
+class CollectiveMaker {
+ public:
+  CollectiveMaker(GroupPlace place, const CollectiveSpec& spec)
+      : spec_(spec), place_(place), c_(new Collective(spec.kind, place, spec.dtype)) {
+    if (has_order(spec.kind)) c_->signature_.order = spec.order;
+  }
+
+  StatusOr<std::shared_ptr<Collective>> make();
+  // Nothing but the signature, of a spec that makes no operation.
+  std::shared_ptr<Collective> make_unchecked();
+
+ private:
+  using PullsFrom = Collective::PullsFrom;
+  using Rule = Collective::InPlace::Rule;
+
+  Status set_kind();
+  Status set_all_reduce();
+  Status set_reduce();
+  Status set_barrier();
+  Status set_reduce_scatter();
+  Status set_broadcast();
+  Status set_scatter();
+  Status set_all_gather();
+  Status set_gather();
+  Status set_all_to_all();
+  Status set_message();
+  Status set_exchange(BoxExchange boxes);
+  Status set_reduce_boxes(BoxExchange boxes);
+
+  // What several kinds have in common.
+  Status set_chunked_reduction(BoxReduction::Target target);
+  Status set_root();
+  void set_count(int64_t count);
+  Status set_counts();
+  Status set_agreed_counts();
+  void set_one_source(int64_t count);
+  Status set_boxes(BoxExchange& boxes, const Box* reduced);
+  void set_pulls_from(PullsFrom from);
+  void set_bytes_written(int64_t elements);
+  // For operations whose output each member writes.
+  void set_bytes_written_by_all(int64_t elements) {
+    set_bytes_written(saturating_mul(elements, place_.num_members));
+  }
+
+  const CollectiveSpec& spec_;
+  const GroupPlace place_;
+  const std::shared_ptr<Collective> c_;
+};
+
+StatusOr<std::shared_ptr<Collective>> CollectiveMaker::make() {
+  TESSERA_RETURN_IF_ERROR(validate_dtype(spec_.dtype));
+  TESSERA_RETURN_IF_ERROR(set_kind());
+  return c_;
 }
 
-// Reduces the first `count` elements of each input by chunks. The target decides where the result
-// is written; all outputs hold the whole.
-Status Collective::set_chunked_reduction(ReduceOp op, int64_t count, BoxReduction::Target target) {
-  TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype()));
-  TESSERA_RETURN_IF_ERROR(check_count(count, dtype()));
-  signature_.reduction = op;
-  set_count(count);
-  ends_together_ = true;
-  in_count_ = count;
-  out_box_ = run(0, count);
-  const Chunk own = chunk(place_.position);
-  reduction_ = {run(own.first, own.count), target, run(0, count), {}};
+std::shared_ptr<Collective> CollectiveMaker::make_unchecked() {
+  c_->signature_.reduction = spec_.op;
+  c_->signature_.root = spec_.root;
+  c_->ends_ = spec_.ends;
+  return c_;
+}
+
+Status CollectiveMaker::set_kind() {
+  const auto boxes = [this] { return spec_.boxes == nullptr ? BoxExchange() : *spec_.boxes; };
+  switch (spec_.kind) {
+    case OpKind::kAllReduce:
+      return set_all_reduce();
+    case OpKind::kReduce:
+      return set_reduce();
+    case OpKind::kBroadcast:
+      return set_broadcast();
+    case OpKind::kAllGather:
+      return set_all_gather();
+    case OpKind::kReduceScatter:
+      return set_reduce_scatter();
+    case OpKind::kAllToAll:
+      return set_all_to_all();
+    case OpKind::kGather:
+      return set_gather();
+    case OpKind::kScatter:
+      return set_scatter();
+    case OpKind::kSendRecv:
+      return set_message();
+    case OpKind::kBarrier:
+      return set_barrier();
+    case OpKind::kExchange:
+      return set_exchange(boxes());
+    case OpKind::kReduceBoxes:
+      return set_reduce_boxes(boxes());
+  }
+  return absl::InternalError("an operation of an unknown kind");
+}
+
+// Reduces the elements of each input by chunks. The target decides where the result is written; all
+// outputs hold the whole.
+Status CollectiveMaker::set_chunked_reduction(BoxReduction::Target target) {
+  TESSERA_RETURN_IF_ERROR(validate_reduction(spec_.op, spec_.dtype));
+  TESSERA_RETURN_IF_ERROR(check_count(spec_.count, spec_.dtype));
+  c_->signature_.reduction = spec_.op;
+  set_count(spec_.count);
+  c_->access_.ends_together = true;
+  c_->in_count_ = spec_.count;
+  c_->out_box_ = run(0, spec_.count);
+  const ReducedChunk own = chunk_of(*c_, place_.position);
+  c_->reduction_ = {run(own.first, own.count), target, c_->out_box_, {}};
+  return absl::OkStatus();
+}
+
+Status CollectiveMaker::set_root() {
+  TESSERA_RETURN_IF_ERROR(check_root(spec_.root, place_.num_members));
+  c_->signature_.root = spec_.root;
   return absl::OkStatus();
 }
 
 // For operations whose count all members know.
-void Collective::set_count(int64_t count) {
-  count_ = count;
-  signature_.count = count;
-  most_elements_ = count;
+void CollectiveMaker::set_count(int64_t count) {
+  c_->count_ = count;
+  c_->signature_.count = count;
+  c_->most_elements_ = count;
 }
 
-Status Collective::set_counts(Counts counts) {
-  TESSERA_RETURN_IF_ERROR(check_counts(counts, place_.num_members));
-  count_ = counts.sum();
-  TESSERA_RETURN_IF_ERROR(check_count(count_, dtype()));
-  counts_ = std::move(counts);
+Status CollectiveMaker::set_counts() {
+  TESSERA_RETURN_IF_ERROR(check_counts(spec_.counts, place_.num_members));
+  c_->count_ = spec_.counts.sum();
+  TESSERA_RETURN_IF_ERROR(check_count(c_->count_, spec_.dtype));
+  c_->counts_ = spec_.counts;
   return absl::OkStatus();
 }
 
-Status Collective::set_agreed_counts(Counts counts) {
-  TESSERA_RETURN_IF_ERROR(set_counts(std::move(counts)));
-  set_count(count_);
-  are_counts_agreed_ = true;
-  signature_.detail_hash = counts_.hash();
+Status CollectiveMaker::set_agreed_counts() {
+  TESSERA_RETURN_IF_ERROR(set_counts());
+  set_count(c_->count_);
+  c_->are_counts_agreed_ = true;
+  c_->signature_.detail_hash = c_->counts_.hash();
   return absl::OkStatus();
 }
 
-void Collective::set_bytes_written(int64_t elements) {
-  bytes_written_ = saturating_mul(elements, dtype_size(dtype()));
+void CollectiveMaker::set_bytes_written(int64_t elements) {
+  c_->bytes_written_ = saturating_mul(elements, dtype_size(spec_.dtype));
 }
 
-StatusOr<Collective::Ptr> Collective::all_reduce(GroupPlace place, DType dtype, ReduceOp op,
-                                                 int64_t count, std::vector<int> replicas,
-                                                 ReductionOrder order) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kAllReduce, place, dtype));
-  c->signature_.order = order;
+Status CollectiveMaker::set_all_reduce() {
+  const absl::Span<const int> replicas = spec_.replicas;
   // Replicas have one output, which is the member's own and that of all others.
   const bool is_shared = !replicas.empty();
-  TESSERA_RETURN_IF_ERROR(c->set_chunked_reduction(
-      op, count, is_shared ? BoxReduction::Target::kOwn : BoxReduction::Target::kAll));
-  c->out_count_ = count;
-  c->do_peers_write_output_ = !is_shared || replicas[0] == place.position;
-  c->replicas_ = std::move(replicas);
-  c->set_bytes_written(saturating_mul(count, place.num_members));
-  return c;
+  TESSERA_RETURN_IF_ERROR(
+      set_chunked_reduction(is_shared ? BoxReduction::Target::kOwn : BoxReduction::Target::kAll));
+  c_->out_count_ = spec_.count;
+  c_->access_.do_peers_write_output = !is_shared || replicas[0] == place_.position;
+  c_->replicas_.assign(replicas.begin(), replicas.end());
+  set_bytes_written_by_all(spec_.count);
+  return absl::OkStatus();
 }
 
-StatusOr<Collective::Ptr> Collective::reduce(GroupPlace place, DType dtype, ReduceOp op,
-                                             int64_t count, int root, ReductionOrder order) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kReduce, place, dtype));
-  c->signature_.order = order;
-  TESSERA_RETURN_IF_ERROR(c->set_chunked_reduction(op, count, BoxReduction::Target::kRoot));
-  TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
-  c->signature_.root = root;
-  if (place.position == root) {
-    c->out_count_ = count;
-    c->do_peers_write_output_ = true;
+Status CollectiveMaker::set_reduce() {
+  TESSERA_RETURN_IF_ERROR(set_chunked_reduction(BoxReduction::Target::kRoot));
+  TESSERA_RETURN_IF_ERROR(set_root());
+  if (place_.position == spec_.root) {
+    c_->out_count_ = spec_.count;
+    c_->access_.do_peers_write_output = true;
   } else {
-    c->in_place_.rule = InPlace::Rule::kAnywhere;
+    c_->in_place_.rule = Rule::kAnywhere;
   }
-  c->set_bytes_written(count);
-  return c;
+  set_bytes_written(spec_.count);
+  return absl::OkStatus();
 }
 
-StatusOr<Collective::Ptr> Collective::barrier(GroupPlace place, DType dtype, int64_t count) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kBarrier, place, dtype));
-  TESSERA_RETURN_IF_ERROR(check_count(count, dtype));
-  c->set_count(count);
-  c->in_count_ = c->out_count_ = count;
+Status CollectiveMaker::set_barrier() {
+  const int64_t count = spec_.count;
+  TESSERA_RETURN_IF_ERROR(check_count(count, spec_.dtype));
+  set_count(count);
+  c_->in_count_ = c_->out_count_ = count;
   // Every member reads all of every input.
-  c->in_place_.rule = InPlace::Rule::kNever;
-  c->out_box_ = run(0, count);
-  c->reduction_ = {run(0, count), BoxReduction::Target::kOwn, run(0, count), {}};
-  c->set_bytes_written(count);
-  return c;
+  c_->in_place_.rule = Rule::kNever;
+  c_->out_box_ = run(0, count);
+  c_->reduction_ = {run(0, count), BoxReduction::Target::kOwn, run(0, count), {}};
+  set_bytes_written(count);
+  return absl::OkStatus();
 }
 
-StatusOr<Collective::Ptr> Collective::reduce_scatter(GroupPlace place, DType dtype, ReduceOp op,
-                                                     Counts counts, ReductionOrder order) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kReduceScatter, place, dtype));
-  c->signature_.order = order;
-  TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype));
-  TESSERA_RETURN_IF_ERROR(c->set_agreed_counts(std::move(counts)));
-  c->signature_.reduction = op;
-  const Chunk own = c->chunk(place.position);
-  c->in_count_ = c->count_;
-  c->out_count_ = own.count;
-  c->in_place_.in_offset = own.first;
-  c->out_box_ = run(own.first, own.count);
-  c->reduction_ = {c->out_box_, BoxReduction::Target::kOwn, run(0, c->count_), {}};
-  c->set_bytes_written(c->count_);
-  return c;
+Status CollectiveMaker::set_reduce_scatter() {
+  TESSERA_RETURN_IF_ERROR(validate_reduction(spec_.op, spec_.dtype));
+  TESSERA_RETURN_IF_ERROR(set_agreed_counts());
+  c_->signature_.reduction = spec_.op;
+  const ReducedChunk own = chunk_of(*c_, place_.position);
+  c_->in_count_ = c_->count_;
+  c_->out_count_ = own.count;
+  c_->in_place_.in_offset = own.first;
+  c_->out_box_ = run(own.first, own.count);
+  c_->reduction_ = {c_->out_box_, BoxReduction::Target::kOwn, run(0, c_->count_), {}};
+  set_bytes_written(c_->count_);
+  return absl::OkStatus();
 }
 
-StatusOr<Collective::Ptr> Collective::broadcast(GroupPlace place, DType dtype, int64_t count,
-                                                int root) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kBroadcast, place, dtype));
-  TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
-  TESSERA_RETURN_IF_ERROR(check_count(count, dtype));
-  c->signature_.root = root;
-  c->set_count(count);
-  c->set_one_source(count);
-  c->out_count_ = count;
-  c->out_box_ = run(0, count);
-  c->pulls_ = std::vector<BoxPull>{{root, run(0, count), run(0, count)}};
-  c->set_bytes_written(saturating_mul(count, place.num_members));
-  return c;
+Status CollectiveMaker::set_broadcast() {
+  TESSERA_RETURN_IF_ERROR(set_root());
+  TESSERA_RETURN_IF_ERROR(check_count(spec_.count, spec_.dtype));
+  set_count(spec_.count);
+  set_one_source(spec_.count);
+  c_->out_count_ = spec_.count;
+  c_->out_box_ = run(0, spec_.count);
+  c_->pulls_ = std::vector<BoxPull>{{spec_.root, c_->out_box_, c_->out_box_}};
+  set_bytes_written_by_all(spec_.count);
+  return absl::OkStatus();
 }
 
-StatusOr<Collective::Ptr> Collective::scatter(GroupPlace place, DType dtype, Counts counts,
-                                              int root) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kScatter, place, dtype));
-  TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
-  TESSERA_RETURN_IF_ERROR(c->set_agreed_counts(std::move(counts)));
-  c->signature_.root = root;
+Status CollectiveMaker::set_scatter() {
+  TESSERA_RETURN_IF_ERROR(set_root());
+  TESSERA_RETURN_IF_ERROR(set_agreed_counts());
   // The counts say it all.
-  c->signature_.count = 0;
-  const int64_t first = c->counts_.sum_before(place.position);
-  const int64_t part = c->counts_[place.position];
-  c->set_one_source(c->count_);
-  c->out_count_ = part;
-  c->in_place_.in_offset = first;
-  c->out_box_ = run(first, part);
-  c->pulls_ = std::vector<BoxPull>{{root, run(0, c->count_), c->out_box_}};
-  c->set_bytes_written(c->count_);
-  return c;
+  c_->signature_.count = 0;
+  const int64_t first = c_->counts_.sum_before(place_.position);
+  const int64_t part = c_->counts_[place_.position];
+  set_one_source(c_->count_);
+  c_->out_count_ = part;
+  c_->in_place_.in_offset = first;
+  c_->out_box_ = run(first, part);
+  c_->pulls_ = std::vector<BoxPull>{{spec_.root, run(0, c_->count_), c_->out_box_}};
+  set_bytes_written(c_->count_);
+  return absl::OkStatus();
 }
 
 // For broadcast and scatter: only the root has an input.
-void Collective::set_one_source(int64_t count) {
-  is_input_read_ = place_.position == root();
-  do_peers_read_input_ = is_input_read_;
-  if (is_input_read_) {
-    in_count_ = count;
+void CollectiveMaker::set_one_source(int64_t count) {
+  const bool is_source = place_.position == spec_.root;
+  c_->access_.is_input_read = c_->access_.do_peers_read_input = is_source;
+  if (is_source) {
+    c_->in_count_ = count;
   } else {
-    in_place_.rule = InPlace::Rule::kAnywhere;
+    c_->in_place_.rule = Rule::kAnywhere;
   }
 }
 
-StatusOr<Collective::Ptr> Collective::all_gather(GroupPlace place, DType dtype, Counts counts) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kAllGather, place, dtype));
-  TESSERA_RETURN_IF_ERROR(c->set_agreed_counts(std::move(counts)));
-  c->in_count_ = c->counts_[place.position];
-  c->out_count_ = c->count_;
-  c->in_place_.out_offset = c->counts_.sum_before(place.position);
-  c->set_pulls_from(PullsFrom::kParts);
-  c->set_bytes_written(saturating_mul(c->count_, place.num_members));
-  return c;
+Status CollectiveMaker::set_all_gather() {
+  TESSERA_RETURN_IF_ERROR(set_agreed_counts());
+  c_->in_count_ = c_->counts_[place_.position];
+  c_->out_count_ = c_->count_;
+  c_->in_place_.out_offset = c_->counts_.sum_before(place_.position);
+  set_pulls_from(PullsFrom::kParts);
+  set_bytes_written_by_all(c_->count_);
+  return absl::OkStatus();
 }
 
-StatusOr<Collective::Ptr> Collective::gather(GroupPlace place, DType dtype, Counts counts,
-                                             int root) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kGather, place, dtype));
-  TESSERA_RETURN_IF_ERROR(check_root(root, place.num_members));
-  TESSERA_RETURN_IF_ERROR(c->set_agreed_counts(std::move(counts)));
-  c->signature_.root = root;
+Status CollectiveMaker::set_gather() {
+  TESSERA_RETURN_IF_ERROR(set_root());
+  TESSERA_RETURN_IF_ERROR(set_agreed_counts());
   // The counts say it all.
-  c->signature_.count = 0;
-  c->in_count_ = c->counts_[place.position];
-  if (place.position == root) {
-    c->out_count_ = c->count_;
-    c->in_place_.out_offset = c->counts_.sum_before(place.position);
-    c->do_peers_read_input_ = false;
-    c->set_pulls_from(PullsFrom::kParts);
+  c_->signature_.count = 0;
+  c_->in_count_ = c_->counts_[place_.position];
+  if (place_.position == spec_.root) {
+    c_->out_count_ = c_->count_;
+    c_->in_place_.out_offset = c_->counts_.sum_before(place_.position);
+    c_->access_.do_peers_read_input = false;
+    set_pulls_from(PullsFrom::kParts);
   } else {
-    c->in_place_.rule = InPlace::Rule::kAnywhere;
+    c_->in_place_.rule = Rule::kAnywhere;
   }
-  c->set_bytes_written(c->count_);
-  return c;
+  set_bytes_written(c_->count_);
+  return absl::OkStatus();
 }
 
 // Keeps the list, unless it has so many parts that the lists of all members would take much memory.
-void Collective::set_pulls_from(PullsFrom from) {
+void CollectiveMaker::set_pulls_from(PullsFrom from) {
   constexpr int kMostKept = 64;
-  out_box_ = run(0, *out_count_);
-  pulls_from_ = from;
+  c_->out_box_ = run(0, *c_->out_count_);
+  c_->pulls_from_ = from;
   if (from == PullsFrom::kPeerCounts || place_.num_members > kMostKept) return;
-  pulls_ = pulls_of_parts({});
-  pulls_from_ = PullsFrom::kList;
+  c_->pulls_ = c_->pulls_of_parts({});
+  c_->pulls_from_ = PullsFrom::kList;
+}
+
+// A count that is not 0 says that all parts are equal, on all members.
+Status CollectiveMaker::set_all_to_all() {
+  const Counts& received = spec_.received_counts;
+  const int64_t part = spec_.count / place_.num_members;
+  const Counts equal = Counts::equal(place_.num_members, part);
+  const bool are_equal = spec_.counts == equal && received == equal;
+  TESSERA_RETURN_IF_ERROR(set_counts());
+  TESSERA_RETURN_IF_ERROR(check_counts(received, place_.num_members));
+  TESSERA_RETURN_IF_ERROR(check_count(received.sum(), spec_.dtype));
+  c_->received_counts_ = received;
+  c_->in_count_ = c_->count_;
+  c_->out_count_ = received.sum();
+  // The others also read the counts.
+  c_->access_.ends_together = true;
+  c_->in_place_.rule = Rule::kNever;
+  if (are_equal && part > 0) {
+    set_count(c_->count_);
+    set_pulls_from(PullsFrom::kEqualParts);
+  } else {
+    // A member whose parts are all 0 may meet one whose are not equal, and which reads its counts.
+    c_->count_ = 0;
+    set_pulls_from(PullsFrom::kPeerCounts);
+  }
+  set_bytes_written_by_all(*c_->out_count_);
+  if (are_equal || spec_.count <= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("count is ", spec_.count, ", and its ", place_.num_members,
+                   " parts are not equal; make count 0 where they differ"));
+}
+
+// Its group is {sender, receiver}.
+Status CollectiveMaker::set_message() {
+  const int64_t count = spec_.count;
+  const bool sends = place_.position == 0;
+  TESSERA_RETURN_IF_ERROR(check_count(count, spec_.dtype));
+  c_->place_.num_members = 2;
+  c_->ends_ = spec_.ends;
+  c_->count_ = count;
+  c_->signature_.count = count;
+  c_->access_.ends_together = true;
+  c_->in_count_ = sends ? count : 0;
+  c_->out_count_ = sends ? 0 : count;
+  c_->out_box_ = run(0, count);
+  if (!sends) c_->pulls_ = std::vector<BoxPull>{{0, run(0, count), run(0, count)}};
+  set_bytes_written(count);
+  return absl::OkStatus();
+}
+
+// `reduced`: the box that is reduced, null in an exchange.
+Status CollectiveMaker::set_boxes(BoxExchange& boxes, const Box* reduced) {
+  TESSERA_RETURN_IF_ERROR(check_box(boxes.in_box, spec_.dtype));
+  TESSERA_RETURN_IF_ERROR(check_box(boxes.out_box, spec_.dtype));
+  if (reduced != nullptr && boxes.pulls.size() != static_cast<size_t>(place_.num_members)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "boxes of ", boxes.pulls.size(), " members given, and the group has ", place_.num_members));
+  }
+  if (!boxes.are_pulls_checked) {
+    TESSERA_RETURN_IF_ERROR(check_pulls(boxes, reduced, place_.num_members, spec_.dtype));
+  }
+  set_count(boxes.most_elements);
+  // 0 where members have different ones.
+  if (boxes.most_elements <= 0) c_->most_elements_ = std::nullopt;
+  c_->in_count_ = boxes.in_box.num_elements();
+  c_->out_count_ = boxes.out_box.num_elements();
+  c_->in_place_.rule = Rule::kNever;
+  c_->out_box_ = std::move(boxes.out_box);
+  return absl::OkStatus();
+}
+
+Status CollectiveMaker::set_exchange(BoxExchange boxes) {
+  TESSERA_RETURN_IF_ERROR(set_boxes(boxes, nullptr));
+  if (boxes.fill.has_value()) {
+    TESSERA_RETURN_IF_ERROR(validate_reduction(*boxes.fill, spec_.dtype));
+    if (place_.num_members > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "fill is of an exchange in a group of one, and the group has ", place_.num_members));
+    }
+  }
+  c_->fill_ = boxes.fill;
+  int64_t pulled = 0;
+  for (const BoxPull& pull : boxes.pulls) {
+    pulled = saturating_add(pulled, pull.box.num_elements());
+  }
+  c_->pulls_ = std::move(boxes.pulls);
+  c_->replicas_ = std::move(boxes.replicas);
+  const bool is_shared = !c_->replicas_.empty();
+  c_->access_.do_peers_write_output = is_shared && c_->replicas_[0] == place_.position;
+  c_->access_.ends_together = is_shared;
+  set_bytes_written(std::max(saturating_mul(pulled, place_.num_members), boxes.elements_written));
+  return absl::OkStatus();
+}
+
+Status CollectiveMaker::set_reduce_boxes(BoxExchange boxes) {
+  TESSERA_RETURN_IF_ERROR(validate_reduction(spec_.op, spec_.dtype));
+  const Box reduced = boxes.out_box;
+  TESSERA_RETURN_IF_ERROR(set_boxes(boxes, &reduced));
+  c_->signature_.reduction = spec_.op;
+  c_->reduction_ = {c_->out_box_, BoxReduction::Target::kOwn, {}, std::move(boxes.pulls)};
+  set_bytes_written_by_all(*c_->out_count_);
+  return absl::OkStatus();
+}
+
+StatusOr<Collective::Ptr> Collective::make(GroupPlace place, const CollectiveSpec& spec) {
+  return CollectiveMaker(place, spec).make();
+}
+
+// Its signature is that of the operation where there is one: a member that comes late is then told
+// what became of the operation that it was for.
+Collective::Ptr Collective::refused(GroupPlace place, const CollectiveSpec& spec, Status error) {
+  const StatusOr<std::shared_ptr<Collective>> made = CollectiveMaker(place, spec).make();
+  const std::shared_ptr<Collective> c =
+      made.ok() ? *made : CollectiveMaker(place, spec).make_unchecked();
+  c->signature_.count = spec.count;
+  c->error_ = std::move(error);
+  return c;
 }
 
 // Part k of the output is what member k has for this one: all that it holds, or one of the parts
@@ -347,222 +547,34 @@ std::vector<BoxPull> Collective::pulls_of_parts(
   return pulls;
 }
 
-StatusOr<Collective::Ptr> Collective::all_to_all(GroupPlace place, DType dtype, int64_t part) {
-  const Counts counts = Counts::equal(place.num_members, part);
-  // A member whose parts are all 0 may meet one whose are not equal, and which reads its counts.
-  if (part == 0) return all_to_all(place, dtype, counts, counts);
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kAllToAll, place, dtype));
-  TESSERA_RETURN_IF_ERROR(c->set_counts(counts));
-  c->received_counts_ = counts;
-  c->set_count(c->count_);
-  c->ends_together_ = true;
-  c->in_count_ = c->out_count_ = c->count_;
-  c->in_place_.rule = InPlace::Rule::kNever;
-  c->set_pulls_from(PullsFrom::kEqualParts);
-  c->set_bytes_written(saturating_mul(c->count_, place.num_members));
-  return c;
+StatusOr<absl::Span<const BoxPull>> Collective::pulls(absl::Span<const int64_t* const> peer_counts,
+                                                      std::vector<BoxPull>& made) const {
+  if (pulls_from_ == PullsFrom::kList) return absl::MakeConstSpan(pulls_);
+  if (needs_peer_counts()) {
+    TESSERA_RETURN_IF_ERROR(check_peer_counts(peer_counts, place_.num_members));
+  }
+  made = pulls_of_parts(peer_counts);
+  return absl::MakeConstSpan(made);
 }
 
-StatusOr<Collective::Ptr> Collective::all_to_all(GroupPlace place, DType dtype, Counts sent,
-                                                 Counts received) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kAllToAll, place, dtype));
-  TESSERA_RETURN_IF_ERROR(c->set_counts(std::move(sent)));
-  TESSERA_RETURN_IF_ERROR(check_counts(received, place.num_members));
-  TESSERA_RETURN_IF_ERROR(check_count(received.sum(), dtype));
-  c->received_counts_ = std::move(received);
-  c->in_count_ = c->count_;
-  c->out_count_ = c->received_counts_.sum();
-  c->count_ = 0;
-  // The others also read the counts.
-  c->ends_together_ = true;
-  c->in_place_.rule = InPlace::Rule::kNever;
-  c->set_pulls_from(PullsFrom::kPeerCounts);
-  c->set_bytes_written(saturating_mul(*c->out_count_, place.num_members));
-  return c;
-}
-
-std::vector<int64_t> Collective::own_counts() const {
+std::vector<int64_t> own_counts(const Collective& c) {
   std::vector<int64_t> both;
-  both.reserve(counts_.size() + received_counts_.size());
-  for (const Counts* counts : {&counts_, &received_counts_}) {
+  both.reserve(c.counts().size() + c.received_counts().size());
+  for (const Counts* counts : {&c.counts(), &c.received_counts()}) {
     for (int k = 0; k < counts->size(); ++k) both.push_back((*counts)[k]);
   }
   return both;
 }
 
-StatusOr<absl::Span<const BoxPull>> Collective::pulls(absl::Span<const int64_t* const> peer_counts,
-                                                      std::vector<BoxPull>& made) const {
-  if (pulls_from_ == PullsFrom::kList) return absl::MakeConstSpan(pulls_);
-  if (needs_peer_counts()) TESSERA_RETURN_IF_ERROR(check_peer_counts(peer_counts));
-  made = pulls_of_parts(peer_counts);
-  return absl::MakeConstSpan(made);
-}
-
-Status Collective::check_peer_counts(absl::Span<const int64_t* const> counts) const {
-  const int n = place_.num_members;
-  // All members check all pairs: a member that moved its bytes while another one had found an error
-  // would read memory that is no longer lent to it.
-  for (int target = 0; target < n; ++target) {
-    for (int source = 0; source < n; ++source) {
-      const int64_t sent = counts[source][target];
-      const int64_t expected = counts[target][n + source];
-      if (sent == expected) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("member ", source, " sends ", sent, " elements to member ", target,
-                       ", which expects ", expected, "; make the counts of both equal"));
-    }
+ReducedChunk chunk_of(const Collective& c, int position) {
+  if (c.kind() == OpKind::kReduceScatter) {
+    return {c.counts().sum_before(position), c.counts()[position]};
   }
-  return absl::OkStatus();
-}
-
-StatusOr<Collective::Ptr> Collective::message(int position, DType dtype, int64_t count,
-                                              MessageEnds ends) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kSendRecv, {2, position}, dtype));
-  TESSERA_RETURN_IF_ERROR(check_count(count, dtype));
-  c->ends_ = ends;
-  c->count_ = count;
-  c->signature_.count = count;
-  c->ends_together_ = true;
-  c->in_count_ = position == 0 ? count : 0;
-  c->out_count_ = position == 0 ? 0 : count;
-  c->out_box_ = run(0, count);
-  if (position == 1) c->pulls_ = std::vector<BoxPull>{{0, run(0, count), run(0, count)}};
-  c->set_bytes_written(count);
-  return c;
-}
-
-// `reduced`: the box that is reduced, null in an exchange.
-Status Collective::set_boxes(BoxExchange& boxes, const Box* reduced) {
-  TESSERA_RETURN_IF_ERROR(check_box(boxes.in_box, dtype()));
-  TESSERA_RETURN_IF_ERROR(check_box(boxes.out_box, dtype()));
-  if (reduced != nullptr && boxes.pulls.size() != static_cast<size_t>(place_.num_members)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "boxes of ", boxes.pulls.size(), " members given, and the group has ", place_.num_members));
-  }
-  if (!boxes.are_pulls_checked) {
-    TESSERA_RETURN_IF_ERROR(check_pulls(boxes, reduced, place_.num_members, dtype()));
-  }
-  count_ = boxes.most_elements;
-  signature_.count = count_;
-  // 0 where members have different ones.
-  if (count_ > 0) most_elements_ = count_;
-  in_count_ = boxes.in_box.num_elements();
-  out_count_ = boxes.out_box.num_elements();
-  in_place_.rule = InPlace::Rule::kNever;
-  out_box_ = std::move(boxes.out_box);
-  return absl::OkStatus();
-}
-
-StatusOr<Collective::Ptr> Collective::exchange(GroupPlace place, DType dtype, BoxExchange boxes) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kExchange, place, dtype));
-  TESSERA_RETURN_IF_ERROR(c->set_boxes(boxes, nullptr));
-  if (boxes.fill.has_value()) {
-    TESSERA_RETURN_IF_ERROR(validate_reduction(*boxes.fill, dtype));
-    if (place.num_members > 1) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "fill is of an exchange in a group of one, and the group has ", place.num_members));
-    }
-  }
-  c->fill_ = boxes.fill;
-  int64_t pulled = 0;
-  for (const BoxPull& pull : boxes.pulls) {
-    pulled = saturating_add(pulled, pull.box.num_elements());
-  }
-  c->pulls_ = std::move(boxes.pulls);
-  c->replicas_ = std::move(boxes.replicas);
-  c->do_peers_write_output_ = !c->replicas_.empty() && c->replicas_[0] == place.position;
-  c->ends_together_ = !c->replicas_.empty();
-  c->set_bytes_written(std::max(saturating_mul(pulled, place.num_members), boxes.elements_written));
-  return c;
-}
-
-StatusOr<Collective::Ptr> Collective::reduce_boxes(GroupPlace place, DType dtype, ReduceOp op,
-                                                   BoxExchange boxes) {
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Collective> c,
-                           create(OpKind::kReduceBoxes, place, dtype));
-  TESSERA_RETURN_IF_ERROR(validate_reduction(op, dtype));
-  const Box reduced = boxes.out_box;
-  TESSERA_RETURN_IF_ERROR(c->set_boxes(boxes, &reduced));
-  c->signature_.reduction = op;
-  c->reduction_ = {c->out_box_, BoxReduction::Target::kOwn, {}, std::move(boxes.pulls)};
-  c->set_bytes_written(saturating_mul(*c->out_count_, place.num_members));
-  return c;
-}
-
-// A count that is not 0 says that all parts are equal, on all members.
-StatusOr<Collective::Ptr> Collective::make_all_to_all(GroupPlace place,
-                                                      const CollectiveSpec& spec) {
-  const int64_t part = spec.count / place.num_members;
-  const Counts equal = Counts::equal(place.num_members, part);
-  if (spec.count > 0 && spec.counts == equal && spec.received_counts == equal) {
-    return all_to_all(place, spec.dtype, part);
-  }
-  StatusOr<Ptr> unequal = all_to_all(place, spec.dtype, spec.counts, spec.received_counts);
-  if (!unequal.ok() || spec.count <= 0) return unequal;
-  return absl::InvalidArgumentError(
-      absl::StrCat("count is ", spec.count, ", and its ", place.num_members,
-                   " parts are not equal; make count 0 where they differ"));
-}
-
-StatusOr<Collective::Ptr> Collective::make(GroupPlace place, const CollectiveSpec& spec) {
-  const auto boxes = [&] { return spec.boxes == nullptr ? BoxExchange() : *spec.boxes; };
-  switch (spec.kind) {
-    case OpKind::kAllReduce:
-      return all_reduce(place, spec.dtype, spec.op, spec.count, {}, spec.order);
-    case OpKind::kReduce:
-      return reduce(place, spec.dtype, spec.op, spec.count, spec.root, spec.order);
-    case OpKind::kBroadcast:
-      return broadcast(place, spec.dtype, spec.count, spec.root);
-    case OpKind::kAllGather:
-      return all_gather(place, spec.dtype, spec.counts);
-    case OpKind::kReduceScatter:
-      return reduce_scatter(place, spec.dtype, spec.op, spec.counts, spec.order);
-    case OpKind::kAllToAll:
-      return make_all_to_all(place, spec);
-    case OpKind::kGather:
-      return gather(place, spec.dtype, spec.counts, spec.root);
-    case OpKind::kScatter:
-      return scatter(place, spec.dtype, spec.counts, spec.root);
-    case OpKind::kSendRecv:
-      return message(place.position, spec.dtype, spec.count, spec.ends);
-    case OpKind::kBarrier:
-      return barrier(place, spec.dtype, spec.count);
-    case OpKind::kExchange:
-      return exchange(place, spec.dtype, boxes());
-    case OpKind::kReduceBoxes:
-      return reduce_boxes(place, spec.dtype, spec.op, boxes());
-  }
-  return absl::InternalError("an operation of an unknown kind");
-}
-
-// Its signature is that of the operation where there is one: a member that comes late is then told
-// what became of the operation that it was for.
-Collective::Ptr Collective::refused(GroupPlace place, const CollectiveSpec& spec, Status error) {
-  std::shared_ptr<Collective> c(new Collective(spec.kind, place, spec.dtype));
-  if (const StatusOr<Ptr> made = make(place, spec); made.ok()) {
-    *c = **made;
-  } else {
-    c->signature_.reduction = spec.op;
-    if (has_order(spec.kind)) c->signature_.order = spec.order;
-    c->signature_.root = spec.root;
-    c->ends_ = spec.ends;
-  }
-  c->signature_.count = spec.count;
-  c->error_ = std::move(error);
-  return c;
-}
-
-Collective::Chunk Collective::chunk(int position) const {
-  if (kind() == OpKind::kReduceScatter) return {counts_.sum_before(position), counts_[position]};
-  const int64_t line = 64 / dtype_size(dtype());
-  const int64_t num_lines = count_ / line + (count_ % line != 0 ? 1 : 0);
+  const int64_t line = 64 / dtype_size(c.dtype());
+  const int64_t num_lines = c.count() / line + (c.count() % line != 0 ? 1 : 0);
   const auto cut = [&](int64_t k) {
-    const int64_t lines = ceil_mul_div(k, num_lines, place_.num_members);
-    return std::min(count_, saturating_mul(lines, line));
+    const int64_t lines = ceil_mul_div(k, num_lines, c.place().num_members);
+    return std::min(c.count(), saturating_mul(lines, line));
   };
   return {cut(position), cut(position + 1) - cut(position)};
 }

@@ -136,38 +136,17 @@ struct CollectiveSpec {
   MessageEnds ends = {};  // of a message
   // For all_reduce, reduce and reduce_scatter; other kinds ignore it.
   ReductionOrder order = ReductionOrder::kFlat;
-  const BoxExchange* boxes = nullptr;  // of an exchange or a reduction of boxes
+  absl::Span<const int> replicas = {};  // of an all_reduce: see Collective::replicas()
+  const BoxExchange* boxes = nullptr;   // of an exchange or a reduction of boxes
 };
 
 class Collective {
  public:
   using Ptr = std::shared_ptr<const Collective>;
 
-  // All factories: InvalidArgument for sizes, counts, roots, dtypes, reductions and boxes that make
-  // no operation. Requires 0 <= position < num_members. The parameters are those of the operation,
-  // as Group has them.
-  static StatusOr<Ptr> all_reduce(GroupPlace place, DType dtype, ReduceOp op, int64_t count,
-                                  std::vector<int> replicas = {},
-                                  ReductionOrder order = ReductionOrder::kFlat);
-  static StatusOr<Ptr> reduce(GroupPlace place, DType dtype, ReduceOp op, int64_t count, int root,
-                              ReductionOrder order = ReductionOrder::kFlat);
-  static StatusOr<Ptr> broadcast(GroupPlace place, DType dtype, int64_t count, int root);
-  static StatusOr<Ptr> all_gather(GroupPlace place, DType dtype, Counts counts);
-  static StatusOr<Ptr> reduce_scatter(GroupPlace place, DType dtype, ReduceOp op, Counts counts,
-                                      ReductionOrder order = ReductionOrder::kFlat);
-  // Parts of equal size.
-  static StatusOr<Ptr> all_to_all(GroupPlace place, DType dtype, int64_t part);
-  // sent[k] elements to member k, received[k] from it.
-  static StatusOr<Ptr> all_to_all(GroupPlace place, DType dtype, Counts sent, Counts received);
-  static StatusOr<Ptr> gather(GroupPlace place, DType dtype, Counts counts, int root);
-  static StatusOr<Ptr> scatter(GroupPlace place, DType dtype, Counts counts, int root);
-  // Between two members, whose group is {sender, receiver}: position 0 sends, 1 receives.
-  static StatusOr<Ptr> message(int position, DType dtype, int64_t count, MessageEnds ends = {});
-  // Each member adds `count` elements of all by itself; 0: nothing moves.
-  static StatusOr<Ptr> barrier(GroupPlace place, DType dtype, int64_t count);
-  static StatusOr<Ptr> exchange(GroupPlace place, DType dtype, BoxExchange boxes);
-  static StatusOr<Ptr> reduce_boxes(GroupPlace place, DType dtype, ReduceOp op, BoxExchange boxes);
-  // Calls the factory of `spec.kind`.
+  // InvalidArgument for sizes, counts, roots, dtypes, reductions and boxes that make no operation.
+  // Requires 0 <= position < num_members; position 0 of a message sends, 1 receives. In a barrier
+  // each member adds `count` elements of all by itself; 0: nothing moves.
   static StatusOr<Ptr> make(GroupPlace place, const CollectiveSpec& spec);
   // A Collective that moves nothing: its runs fail with `error` for all members. For a caller that
   // finds its arguments wrong while other members may be waiting for it.
@@ -219,22 +198,9 @@ class Collective {
   // The member writes the identity of this reduction to every element of its output, before it
   // pulls.
   const std::optional<ReduceOp>& fill() const { return fill_; }
-  // Whether all members pull the same boxes into outputs that hold the same box: an all_gather, a
-  // broadcast.
-  bool is_same_for_all() const {
-    return kind() == OpKind::kAllGather || kind() == OpKind::kBroadcast;
-  }
-  // Whether each host adds its own terms first: a reduction in that order whose op and dtype allow
-  // it.
-  bool adds_by_host() const {
-    return reduction_.has_value() && signature_.order == ReductionOrder::kByHost &&
-           may_add_by_host(op(), dtype());
-  }
   // Whether the pulls follow from what the other members pass: an all_to_all whose parts are not
   // all equal. Each member then tells the others its own_counts().
   bool needs_peer_counts() const { return pulls_from_ == PullsFrom::kPeerCounts; }
-  // The counts that the member sends to each, then the counts that it receives from each.
-  std::vector<int64_t> own_counts() const;
   // The boxes that the member pulls. `peer_counts`: the own_counts() of all by member, if
   // needs_peer_counts(); wrong counts are the same InvalidArgument for every member. `made` holds a
   // list that is not kept. A list of several members' parts begins with the member's own, so that
@@ -247,43 +213,28 @@ class Collective {
   // Null: none.
   const BoxReduction* reduction() const { return reduction_.has_value() ? &*reduction_ : nullptr; }
 
-  // Whether any member reads this one's input, and whether another one does.
-  bool is_input_read() const { return is_input_read_; }
-  bool do_peers_read_input() const { return do_peers_read_input_; }
-  // Whether others write into this member's output.
-  bool do_peers_write_output() const { return do_peers_write_output_; }
-  // Whether a member's part is over only when those of all are. Else others use nothing of a member
-  // but its input.
-  bool ends_together() const { return ends_together_; }
-
-  // The part of the whole that a member reduces, in a reduction without boxes of its own. In an
-  // all_reduce or a reduce it is about 1 / P of the whole, cut at lines of 64 bytes.
-  struct Chunk {
-    int64_t first;
-    int64_t count;
+  // Which members use whose memory.
+  struct Access {
+    bool is_input_read = true;           // any member reads this one's input
+    bool do_peers_read_input = true;     // another one does
+    bool do_peers_write_output = false;  // others write into this one's output
+    // A member's part is over only when those of all are. Else others use nothing of a member but
+    // its input.
+    bool ends_together = false;
   };
-  Chunk chunk(int position) const;
+  const Access& access() const { return access_; }
 
   // The bytes that all members write together, which decides how they store. A member that knows
   // only its own part counts as if all were like it. See BoxExchange::elements_written.
   int64_t bytes_written() const { return bytes_written_; }
 
  private:
+  friend class CollectiveMaker;  // knows what each kind means
+
   Collective(OpKind kind, GroupPlace place, DType dtype);
-  static StatusOr<std::shared_ptr<Collective>> create(OpKind kind, GroupPlace place, DType dtype);
-  static StatusOr<Ptr> make_all_to_all(GroupPlace place, const CollectiveSpec& spec);
 
   enum class PullsFrom : uint8_t { kList, kParts, kEqualParts, kPeerCounts };
 
-  Status set_chunked_reduction(ReduceOp op, int64_t count, BoxReduction::Target target);
-  void set_count(int64_t count);
-  Status set_counts(Counts counts);
-  Status set_agreed_counts(Counts counts);
-  Status set_boxes(BoxExchange& boxes, const Box* reduced);
-  void set_one_source(int64_t count);
-  void set_bytes_written(int64_t elements);
-  void set_pulls_from(PullsFrom from);
-  Status check_peer_counts(absl::Span<const int64_t* const> counts) const;
   std::vector<BoxPull> pulls_of_parts(absl::Span<const int64_t* const> peer_counts) const;
 
   Signature signature_;
@@ -304,12 +255,27 @@ class Collective {
   PullsFrom pulls_from_ = PullsFrom::kList;
   BoxPulls pulls_;  // empty where they are made at each run
   std::optional<BoxReduction> reduction_;
-  bool is_input_read_ = true;
-  bool do_peers_read_input_ = true;
-  bool do_peers_write_output_ = false;
-  bool ends_together_ = false;
+  Access access_;
   int64_t bytes_written_ = 0;
 };
+
+// Whether each host adds its own terms first: a reduction in that order whose op and dtype allow
+// it.
+inline bool adds_by_host(const Collective& c) {
+  return c.reduction() != nullptr && c.signature().order == ReductionOrder::kByHost &&
+         may_add_by_host(c.op(), c.dtype());
+}
+
+// The counts that the member of an all_to_all sends to each, then those that it receives from each.
+std::vector<int64_t> own_counts(const Collective& c);
+
+// The part of the whole that a member reduces, in a reduction without boxes of its own. In an
+// all_reduce or a reduce it is about 1 / P of the whole, cut at lines of 64 bytes.
+struct ReducedChunk {
+  int64_t first;
+  int64_t count;
+};
+ReducedChunk chunk_of(const Collective& c, int position);
 
 }  // namespace tessera
 

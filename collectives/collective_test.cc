@@ -84,11 +84,11 @@ class Played {
       for (const std::set<int>& writers : outs_[m].users) {
         EXPECT_LE(writers.size(), 1u) << "an element is written twice";
         written += static_cast<int64_t>(writers.size());
-        EXPECT_TRUE(c.do_peers_write_output() || is_only(writers, m));
+        EXPECT_TRUE(c.access().do_peers_write_output || is_only(writers, m));
       }
       for (const std::set<int>& readers : ins_[m].users) {
-        EXPECT_TRUE(c.is_input_read() || readers.empty());
-        EXPECT_TRUE(c.do_peers_read_input() || is_only(readers, m));
+        EXPECT_TRUE(c.access().is_input_read || readers.empty());
+        EXPECT_TRUE(c.access().do_peers_read_input || is_only(readers, m));
       }
       expect_in_place(m);
     }
@@ -121,7 +121,7 @@ class Played {
     const Collective& c = *members_[member];
     std::vector<Values> counts;
     std::vector<const int64_t*> pointers;
-    for (const Collective::Ptr& other : members_) counts.push_back(other->own_counts());
+    for (const Collective::Ptr& other : members_) counts.push_back(own_counts(*other));
     for (const Values& own : counts) pointers.push_back(own.data());
     std::vector<BoxPull> made;
     const StatusOr<absl::Span<const BoxPull>> pulls = c.pulls(pointers, made);
@@ -215,12 +215,16 @@ Collectives for_all(int num_members, Make make) {
   return result;
 }
 
+Collectives for_all(int num_members, const CollectiveSpec& spec) {
+  return for_all(num_members, [&](GroupPlace place) { return Collective::make(place, spec); });
+}
+
 // What `members` pass: the sizes that a Collective asks for, and `other` where any will do.
 Played play(const Collectives& members, int64_t other = 0) {
   Values ins;
   Values outs;
   for (const Collective::Ptr& c : members) {
-    ins.push_back(c->in_count().value_or(c->is_input_read() ? other : 0));
+    ins.push_back(c->in_count().value_or(c->access().is_input_read ? other : 0));
     outs.push_back(c->out_count().value_or(other));
   }
   return Played(members, ins, outs);
@@ -270,18 +274,14 @@ TEST(CollectiveTest, ReductionsOfTheWhole) {
   for (int n = 1; n <= kMostMembers; ++n) {
     for (const DType dtype : kDTypes) {
       for (const int64_t count : kCounts) {
-        const Played all = play(for_all(n, [&](GroupPlace place) {
-          return Collective::all_reduce(place, dtype, ReduceOp::kSum, count);
-        }));
+        const Played all =
+            play(for_all(n, {.kind = OpKind::kAllReduce, .dtype = dtype, .count = count}));
         all.expect_in_order();
         for (int m = 0; m < n; ++m) EXPECT_EQ(all.out(m), sums(n, 0, count));
         for (int root = 0; root < n; ++root) {
-          const Played one =
-              play(for_all(n,
-                           [&](GroupPlace place) {
-                             return Collective::reduce(place, dtype, ReduceOp::kSum, count, root);
-                           }),
-                   count);
+          const Played one = play(
+              for_all(n, {.kind = OpKind::kReduce, .dtype = dtype, .root = root, .count = count}),
+              count);
           one.expect_in_order();
           for (int m = 0; m < n; ++m) {
             EXPECT_EQ(one.out(m), m == root ? sums(n, 0, count) : Values(count, kUntouched));
@@ -296,9 +296,8 @@ TEST(CollectiveTest, AllReduceOfOneSharedOutput) {
   for (int n = 2; n <= kMostMembers; ++n) {
     std::vector<int> all(n);
     std::iota(all.begin(), all.end(), 0);
-    const Played shared = play(for_all(n, [&](GroupPlace place) {
-      return Collective::all_reduce(place, DType::kUint8, ReduceOp::kSum, 300, all);
-    }));
+    const Played shared =
+        play(for_all(n, {.kind = OpKind::kAllReduce, .count = 300, .replicas = all}));
     shared.expect_in_order();
     EXPECT_EQ(shared.out(0), sums(n, 0, 300));
   }
@@ -308,23 +307,18 @@ TEST(CollectiveTest, BroadcastAndBarrierAndMessage) {
   for (const int64_t count : kCounts) {
     for (int n = 1; n <= kMostMembers; ++n) {
       for (int root = 0; root < n; ++root) {
-        const Played copies = play(for_all(n, [&](GroupPlace place) {
-          return Collective::broadcast(place, DType::kUint8, count, root);
-        }));
+        const Played copies =
+            play(for_all(n, {.kind = OpKind::kBroadcast, .root = root, .count = count}));
         copies.expect_in_order();
         for (int m = 0; m < n; ++m) EXPECT_EQ(copies.out(m), all_of(root, 0, count));
       }
-      const Played barrier = play(for_all(n,
-                                          [&](GroupPlace place) {
-                                            return Collective::barrier(place, DType::kInt32, count);
-                                          }),
-                                  count);
+      const Played barrier = play(
+          for_all(n, {.kind = OpKind::kBarrier, .dtype = DType::kInt32, .count = count}), count);
       barrier.expect_in_order();
       for (int m = 0; m < n; ++m) EXPECT_EQ(barrier.out(m), sums(n, 0, count));
     }
-    const Collectives ends = for_all(2, [&](GroupPlace place) {
-      return Collective::message(place.position, DType::kInt64, count);
-    });
+    const Collectives ends =
+        for_all(2, {.kind = OpKind::kSendRecv, .dtype = DType::kInt64, .count = count});
     const Played message(ends, {count, 0}, {0, count});
     message.expect_in_order();
     EXPECT_EQ(message.out(1), all_of(0, 0, count));
@@ -340,22 +334,24 @@ TEST(CollectiveTest, PartsOfEveryCombinationOfSizes) {
         const Values part = all_of(m, 0, counts[m]);
         joined.insert(joined.end(), part.begin(), part.end());
       }
-      const Played all = play(for_all(n, [&](GroupPlace place) {
-        return Collective::all_gather(place, DType::kInt32, Counts::of(counts));
-      }));
+      const Played all = play(for_all(
+          n, {.kind = OpKind::kAllGather, .dtype = DType::kInt32, .counts = Counts::of(counts)}));
       all.expect_in_order();
-      const Played scattered = play(for_all(n, [&](GroupPlace place) {
-        return Collective::reduce_scatter(place, DType::kInt32, ReduceOp::kMax, Counts::of(counts));
-      }));
+      const Played scattered = play(for_all(n, {.kind = OpKind::kReduceScatter,
+                                                .dtype = DType::kInt32,
+                                                .op = ReduceOp::kMax,
+                                                .counts = Counts::of(counts)}));
       scattered.expect_in_order();
       const int root = checked % n;
-      const Played gathered = play(for_all(n, [&](GroupPlace place) {
-        return Collective::gather(place, DType::kInt8, Counts::of(counts), root);
-      }));
+      const Played gathered = play(for_all(n, {.kind = OpKind::kGather,
+                                               .dtype = DType::kInt8,
+                                               .root = root,
+                                               .counts = Counts::of(counts)}));
       gathered.expect_in_order();
-      const Played dealt = play(for_all(n, [&](GroupPlace place) {
-        return Collective::scatter(place, DType::kInt8, Counts::of(counts), root);
-      }));
+      const Played dealt = play(for_all(n, {.kind = OpKind::kScatter,
+                                            .dtype = DType::kInt8,
+                                            .root = root,
+                                            .counts = Counts::of(counts)}));
       dealt.expect_in_order();
       for (int m = 0; m < n; ++m) {
         EXPECT_EQ(all.out(m), joined);
@@ -374,8 +370,10 @@ void expect_all_to_all(const std::vector<Values>& sent) {
   const Played parts = play(for_all(n, [&](GroupPlace place) {
     Values received;
     for (const Values& of_source : sent) received.push_back(of_source[place.position]);
-    return Collective::all_to_all(place, DType::kInt32, Counts::of(sent[place.position]),
-                                  Counts::of(received));
+    return Collective::make(place, {.kind = OpKind::kAllToAll,
+                                    .dtype = DType::kInt32,
+                                    .counts = Counts::of(sent[place.position]),
+                                    .received_counts = Counts::of(received)});
   }));
   for (int m = 0; m < n; ++m) {
     Values expected;
@@ -388,11 +386,18 @@ void expect_all_to_all(const std::vector<Values>& sent) {
   parts.expect_in_order();
 }
 
+CollectiveSpec all_to_all(DType dtype, const Counts& parts) {
+  return {.kind = OpKind::kAllToAll,
+          .dtype = dtype,
+          .count = parts.sum(),
+          .counts = parts,
+          .received_counts = parts};
+}
+
 TEST(CollectiveTest, AllToAll) {
   for (int n = 1; n <= kMostMembers; ++n) {
     for (int64_t part = 0; part <= 3; ++part) {
-      const Collectives members = for_all(
-          n, [&](GroupPlace place) { return Collective::all_to_all(place, DType::kInt32, part); });
+      const Collectives members = for_all(n, all_to_all(DType::kInt32, Counts::equal(n, part)));
       EXPECT_EQ(members[0]->needs_peer_counts(), part == 0);
       const Played equal = play(members);
       equal.expect_in_order();
@@ -431,12 +436,10 @@ TEST(CollectiveTest, PartsOfManyMembers) {
   for (int m = 0; m < kMany; ++m) {
     if (m != 3) joined.push_back(value(m, 0));
   }
-  const Played all = play(for_all(kMany, [&](GroupPlace place) {
-    return Collective::all_gather(place, DType::kInt8, Counts::of(counts));
-  }));
+  const Played all = play(for_all(
+      kMany, {.kind = OpKind::kAllGather, .dtype = DType::kInt8, .counts = Counts::of(counts)}));
   all.expect_in_order();
-  const Played parts = play(for_all(
-      kMany, [&](GroupPlace place) { return Collective::all_to_all(place, DType::kInt8, 2); }));
+  const Played parts = play(for_all(kMany, all_to_all(DType::kInt8, Counts::equal(kMany, 2))));
   parts.expect_in_order();
   for (int m = 0; m < kMany; ++m) {
     EXPECT_EQ(all.out(m), joined);
@@ -447,13 +450,17 @@ TEST(CollectiveTest, PartsOfManyMembers) {
 }
 
 TEST(CollectiveTest, AllToAllOfDifferentCountsFailsAlikeForAllMembers) {
-  const auto first =
-      Collective::all_to_all({2, 0}, DType::kInt8, Counts::of({1, 2}), Counts::of({1, 3}));
-  const auto second =
-      Collective::all_to_all({2, 1}, DType::kInt8, Counts::of({4, 1}), Counts::of({2, 1}));
+  const auto first = Collective::make({2, 0}, {.kind = OpKind::kAllToAll,
+                                               .dtype = DType::kInt8,
+                                               .counts = Counts::of({1, 2}),
+                                               .received_counts = Counts::of({1, 3})});
+  const auto second = Collective::make({2, 1}, {.kind = OpKind::kAllToAll,
+                                                .dtype = DType::kInt8,
+                                                .counts = Counts::of({4, 1}),
+                                                .received_counts = Counts::of({2, 1})});
   ASSERT_THAT(first, IsOk());
   ASSERT_THAT(second, IsOk());
-  const Values counts[] = {(*first)->own_counts(), (*second)->own_counts()};
+  const Values counts[] = {own_counts(**first), own_counts(**second)};
   const int64_t* const pointers[] = {counts[0].data(), counts[1].data()};
   for (const Collective::Ptr& c : {*first, *second}) {
     std::vector<BoxPull> made;
@@ -504,7 +511,9 @@ TEST(CollectiveTest, ExchangesOfRandomBoxes) {
       boxes[m].pulls = std::move(pulls);
     }
     const Played exchange = play(for_all(n, [&](GroupPlace place) {
-      return Collective::exchange(place, DType::kFloat64, boxes[place.position]);
+      return Collective::make(
+          place,
+          {.kind = OpKind::kExchange, .dtype = DType::kFloat64, .boxes = &boxes[place.position]});
     }));
     exchange.expect_in_order();
     for (int m = 0; m < n; ++m) EXPECT_EQ(exchange.out(m), expected[m]);
@@ -527,9 +536,10 @@ TEST(CollectiveTest, ReductionsOfRandomBoxes) {
       const Box& out_box = wanted[place.position];
       std::vector<BoxPull> pulls;
       for (int k = 0; k < n; ++k) pulls.push_back({k, held[k], out_box});
-      return Collective::reduce_boxes(
-          place, DType::kFloat64, ReduceOp::kSum,
-          {.in_box = held[place.position], .out_box = out_box, .pulls = std::move(pulls)});
+      const BoxExchange boxes = {
+          .in_box = held[place.position], .out_box = out_box, .pulls = std::move(pulls)};
+      return Collective::make(
+          place, {.kind = OpKind::kReduceBoxes, .dtype = DType::kFloat64, .boxes = &boxes});
     });
     const Played sum = play(members);
     sum.expect_in_order();
@@ -545,63 +555,67 @@ TEST(CollectiveTest, ReductionsOfRandomBoxes) {
   }
 }
 
-// What the factories refuse.
+// What make() refuses.
 struct WrongCase {
   const char* name;
   StatusOr<Collective::Ptr> made;
   const char* message;
 };
 std::vector<WrongCase> wrong_cases() {
-  const GroupPlace place = {2, 0};
-  const DType u8 = DType::kUint8;
-  const auto boxes = [](Box in, Box out, std::vector<BoxPull> pulls) {
-    return BoxExchange{
-        .in_box = std::move(in), .out_box = std::move(out), .pulls = std::move(pulls)};
+  const auto make = [](const CollectiveSpec& spec) { return Collective::make({2, 0}, spec); };
+  const auto with_boxes = [](const BoxExchange& boxes, GroupPlace place) {
+    return Collective::make(place, {.kind = OpKind::kExchange, .boxes = &boxes});
   };
-  const auto fill = [](Box out, ReduceOp op) {
-    return BoxExchange{.in_box = {{0}, {0}}, .out_box = std::move(out), .fill = op};
+  const auto exchange = [&](const Box& in, const Box& out, std::vector<BoxPull> pulls) {
+    return with_boxes({in, out, BoxPulls(std::move(pulls))}, {2, 0});
+  };
+  const auto fill = [&](const Box& out, ReduceOp op, GroupPlace place) {
+    return with_boxes({.in_box = {{0}, {0}}, .out_box = out, .fill = op}, place);
   };
   const Box four = {{0}, {4}};
+  const BoxExchange one_term = {four, four, std::vector<BoxPull>{{0, four, four}}};
   return {
-      {"dtype", Collective::broadcast(place, static_cast<DType>(99), 1, 0), "DType(99)"},
-      {"reduction", Collective::all_reduce(place, u8, ReduceOp::kAvg, 1), "avg"},
-      {"root", Collective::reduce(place, u8, ReduceOp::kSum, 1, 2),
+      {"dtype", make({.kind = OpKind::kBroadcast, .dtype = static_cast<DType>(99), .count = 1}),
+       "DType(99)"},
+      {"reduction", make({.kind = OpKind::kAllReduce, .op = ReduceOp::kAvg, .count = 1}), "avg"},
+      {"root", make({.kind = OpKind::kReduce, .root = 2, .count = 1}),
        "root 2 is not a member; the group has 0 to 1"},
-      {"negative_root", Collective::gather(place, u8, Counts::equal(2, 1), -1),
+      {"negative_root", make({.kind = OpKind::kGather, .root = -1, .counts = Counts::equal(2, 1)}),
        "root -1 is not a member; the group has 0 to 1"},
-      {"negative_count", Collective::broadcast(place, u8, -1, 0),
+      {"negative_count", make({.kind = OpKind::kBroadcast, .count = -1}),
        "count is -1; a count is 0 or more"},
-      {"too_many_bytes", Collective::message(0, DType::kFloat64, kMax),
+      {"too_many_bytes", make({.kind = OpKind::kSendRecv, .dtype = DType::kFloat64, .count = kMax}),
        "count is 9223372036854775807 elements of f64, more than 2^63 - 1 bytes; use a smaller "
        "count"},
-      {"counts_of_fewer", Collective::all_gather(place, u8, Counts::equal(3, 1)),
+      {"counts_of_fewer", make({.kind = OpKind::kAllGather, .counts = Counts::equal(3, 1)}),
        "counts has 3 entries, and the group has 2 members; give one for each"},
-      {"negative_counts", Collective::scatter(place, u8, Counts::of({4, -1}), 0),
+      {"negative_counts", make({.kind = OpKind::kScatter, .counts = Counts::of({4, -1})}),
        "counts[1] is -1; a count is 0 or more"},
       {"too_many_counts",
-       Collective::all_to_all(place, u8, Counts::equal(2, 0), Counts::of({1, kMax})),
+       make({.kind = OpKind::kAllToAll,
+             .counts = Counts::equal(2, 0),
+             .received_counts = Counts::of({1, kMax})}),
        "counts 1, 9223372036854775807 are more elements than a 64-bit integer counts; use smaller "
        "counts"},
       {"too_many_bytes_of_counts",
-       Collective::reduce_scatter(place, DType::kFloat64, ReduceOp::kSum,
-                                  Counts::of({1, kMax / 8})),
+       make({.kind = OpKind::kReduceScatter,
+             .dtype = DType::kFloat64,
+             .counts = Counts::of({1, kMax / 8})}),
        "count is 1152921504606846976 elements of f64, more than 2^63 - 1 bytes"},
-      {"rank", Collective::exchange(place, u8, boxes({{0, 0}, {4}}, four, {})),
+      {"rank", exchange({{0, 0}, {4}}, four, {}),
        "a box has 2 offsets and 1 sizes; give one of each for every dim"},
-      {"end", Collective::exchange(place, u8, boxes(four, {{kMax}, {4}}, {})),
+      {"end", exchange(four, {{kMax}, {4}}, {}),
        "a box has offset 9223372036854775807 and size 4 in dim 0, whose sum exceeds 64 bits; use a "
        "smaller offset"},
-      {"source", Collective::exchange(place, u8, boxes(four, four, {{2, four, four}})),
+      {"source", exchange(four, four, {{2, four, four}}),
        "a pull names member 2; the group has 0 to 1"},
-      {"outside", Collective::exchange(place, u8, boxes(four, four, {{1, {{0}, {2}}, four}})),
+      {"outside", exchange(four, four, {{1, {{0}, {2}}, four}}),
        "box [0:4] is not inside both its source [0:2] and its target [0:4]"},
-      {"terms",
-       Collective::reduce_boxes(place, u8, ReduceOp::kSum, boxes(four, four, {{0, four, four}})),
+      {"terms", make({.kind = OpKind::kReduceBoxes, .boxes = &one_term}),
        "boxes of 1 members given, and the group has 2"},
-      {"fill", Collective::exchange(place, u8, fill(four, ReduceOp::kSum)),
+      {"fill", fill(four, ReduceOp::kSum, {2, 0}),
        "fill is of an exchange in a group of one, and the group has 2"},
-      {"fill_by_no_reduction", Collective::exchange({}, u8, fill(four, ReduceOp::kAvg)),
-       "avg is not defined for integers"},
+      {"fill_by_no_reduction", fill(four, ReduceOp::kAvg, {}), "avg is not defined for integers"},
   };
 }
 

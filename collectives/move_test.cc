@@ -105,7 +105,10 @@ TEST(MoveTest, AllToAllOfEqualPartsLooksAtNoCountsOfPeers) {
     members.push_back({in.data(), 8, outs[m].data()});
   }
   for (int m = 0; m < kNumMembers; ++m) {
-    const Collective::Ptr collective = *Collective::all_to_all({kNumMembers, m}, DType::kUint8, 2);
+    const Counts twos = Counts::equal(kNumMembers, 2);
+    const Collective::Ptr collective = *Collective::make(
+        {kNumMembers, m},
+        {.kind = OpKind::kAllToAll, .count = 8, .counts = twos, .received_counts = twos});
     EXPECT_THAT(move_bytes(*collective, members), IsOk());
     EXPECT_EQ(collective->bytes_written(), 8 * kNumMembers);
     for (int i = 0; i < 8; ++i) {
@@ -120,7 +123,8 @@ void expect_filled(DType dtype, ReduceOp op) {
   const Box pulled = {{2}, {2}};
   BoxExchange boxes = {
       .in_box = pulled, .out_box = {{0}, {6}}, .pulls = {{{0, pulled, pulled}}}, .fill = op};
-  const Collective::Ptr collective = *Collective::exchange({}, dtype, std::move(boxes));
+  const Collective::Ptr collective =
+      *Collective::make({}, {.kind = OpKind::kExchange, .dtype = dtype, .boxes = &boxes});
   const std::array<T, 2> in = {T(0), T(1)};
   std::array<T, 6> out = {T(1), T(1), T(1), T(1), T(1), T(1)};
   const MemberMemory own = {.in = reinterpret_cast<const std::byte*>(in.data()),

@@ -58,7 +58,10 @@ TEST(PreparedTest, FindsTheSameOperationAlone) {
   other.root = 3;
   EXPECT_EQ(prepared.find(kPlace, other), nullptr);
   // An all-reduce whose members share one output writes elsewhere.
-  prepared.keep(*Collective::all_reduce(kPlace, DType::kFloat32, ReduceOp::kSum, 7, {0, 1, 2, 3}));
+  prepared.keep(*Collective::make(kPlace, {.kind = OpKind::kAllReduce,
+                                           .dtype = DType::kFloat32,
+                                           .count = 7,
+                                           .replicas = {0, 1, 2, 3}}));
   EXPECT_EQ(prepared.find(kPlace, all_reduce(7)), nullptr);
 }
 

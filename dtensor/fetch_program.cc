@@ -77,16 +77,17 @@ StatusOr<DeviceStep> make_row(const ProgramClient& client, const Fetch& fetch, c
   for (const int64_t member : group) {
     most_elements = std::max(most_elements, fetch.from().box(fetch.shape(), member).num_elements());
   }
+  const BoxExchange boxes = {.in_box = *row.old_box,
+                             .out_box = row.new_box.value_or(kNothing),
+                             .pulls = std::move(pulls),
+                             .are_pulls_checked = true,
+                             .most_elements = most_elements};
   row.set_group(client.group(ids));
   row.member_ordinals = ordinals_of(client, ids);
   TESSERA_ASSIGN_OR_RETURN(
       row.collective,
-      Collective::exchange({static_cast<int>(ids.size()), place_of(device.id)}, fetch.dtype(),
-                           {.in_box = *row.old_box,
-                            .out_box = row.new_box.value_or(kNothing),
-                            .pulls = std::move(pulls),
-                            .are_pulls_checked = true,
-                            .most_elements = most_elements}));
+      Collective::make({static_cast<int>(ids.size()), place_of(device.id)},
+                       {.kind = OpKind::kExchange, .dtype = fetch.dtype(), .boxes = &boxes}));
   return row;
 }
 

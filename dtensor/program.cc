@@ -269,7 +269,11 @@ StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& gro
   if (rows.shares_output()) replicas = replicas_in(step, group, device_id);
   if (step.kind() == StepKind::kAllReduce) {
     const int64_t count = row.old_box.has_value() ? row.old_box->num_elements() : 0;
-    return Collective::all_reduce(place, dtype, *step.op(), count, std::move(replicas));
+    return Collective::make(place, {.kind = OpKind::kAllReduce,
+                                    .dtype = dtype,
+                                    .op = *step.op(),
+                                    .count = count,
+                                    .replicas = replicas});
   }
   // The plan has checked the boxes.
   BoxExchange boxes = {.in_box = row.old_box.value_or(kNothing),
@@ -283,10 +287,11 @@ StatusOr<Collective::Ptr> make_collective(const StepOfRows& rows, StepGroup& gro
                                                         : make_pulls(step, group, device_id);
   if (common) group.common_pulls = boxes.pulls;
   if (step.kind() == StepKind::kReduceScatter) {
-    return Collective::reduce_boxes(place, dtype, *step.op(), std::move(boxes));
+    return Collective::make(
+        place, {.kind = OpKind::kReduceBoxes, .dtype = dtype, .op = *step.op(), .boxes = &boxes});
   }
   if (rows.shares_output()) share_output(std::move(replicas), place.position, boxes);
-  return Collective::exchange(place, dtype, std::move(boxes));
+  return Collective::make(place, {.kind = OpKind::kExchange, .dtype = dtype, .boxes = &boxes});
 }
 
 // Makes the row of a device without peers, which copies out of its own buffer. A reduction of one
@@ -317,8 +322,9 @@ Status set_own_copy(const ProgramClient& client, const StepOfRows& rows, const D
                        .fill = fills ? step.op() : std::nullopt,
                        .elements_written = rows.elements_written};
   row.set_group(client.group({device.id}));
-  TESSERA_ASSIGN_OR_RETURN(row.collective,
-                           Collective::exchange({}, rows.plan.dtype(), std::move(boxes)));
+  TESSERA_ASSIGN_OR_RETURN(row.collective, Collective::make({}, {.kind = OpKind::kExchange,
+                                                                 .dtype = rows.plan.dtype(),
+                                                                 .boxes = &boxes}));
   row.member_ordinals =
       std::make_shared<const std::vector<int>>(std::initializer_list<int>{device.ordinal});
   return absl::OkStatus();

@@ -323,8 +323,8 @@ StatusOr<std::shared_ptr<const Runtime::BarrierPlan>> Runtime::barrier_plan(cons
   for (const MeshDevice& device : plan->local) {
     TESSERA_ASSIGN_OR_RETURN(
         plan->collectives.emplace_back(),
-        Collective::barrier({static_cast<int>(mesh.size()), static_cast<int>(device.position)},
-                            DType::kInt32, /*count=*/1));
+        Collective::make({static_cast<int>(mesh.size()), static_cast<int>(device.position)},
+                         {.kind = OpKind::kBarrier, .dtype = DType::kInt32, .count = 1}));
   }
   Mesh key = plan->mesh;
   return barrier_plans_.insert(std::move(key), std::move(plan), kWeightOfPlan + mesh.size());

@@ -252,11 +252,11 @@ void CollectiveRuns::retire(CollectiveRun& run) {
 }
 
 bool CollectiveRuns::others_read_input(const CollectiveRun& run) const {
-  return run.in_count() > 0 && run.collective().do_peers_read_input();
+  return run.in_count() > 0 && run.collective().access().do_peers_read_input;
 }
 
 bool CollectiveRuns::may_lend(const CollectiveRun& run) const {
-  if (run.collective().ends_together() || run.is_on_device()) return false;
+  if (run.collective().access().ends_together || run.is_on_device()) return false;
   if (!others_read_input(run)) return true;
   const std::shared_ptr<const Buffer>& input = run.arguments().in_buffer;
   return input != nullptr && input.use_count() > 1;

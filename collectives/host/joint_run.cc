@@ -29,7 +29,7 @@ JointRun::JointRun(Meetings& meetings, int member, Collective::Ptr collective,
   op.detail_field = own.detail_field.empty() ? absl::string_view("counts") : own.detail_field;
   op.is_given_up = &is_given_up();
   op.signature = this->collective().signature();
-  do_peers_write_output = this->collective().do_peers_write_output();
+  do_peers_write_output = this->collective().access().do_peers_write_output;
   if (!own.detail.empty()) op.signature.detail_hash = own.detail.hash();
   // The name is quoted: an empty one has two characters.
   const bool is_barrier = this->collective().kind() == OpKind::kBarrier;
@@ -218,7 +218,7 @@ StatusOr<shm::SharedAddress> JointRun::share_input() {
 
 StatusOr<shm::SharedAddress> JointRun::share_counts() {
   if (collective().needs_peer_counts()) {
-    peer_counts = collective().own_counts();
+    peer_counts = own_counts(collective());
   } else if (is_on_device()) {
     peer_counts = group().device_mover()->encode_request(collective());
   }

@@ -38,7 +38,7 @@ Status LoneRun::execute() {
   TESSERA_RETURN_IF_ERROR(
       labelled(wait_for_device(arguments().deadline.value_or(absl::InfiniteFuture()))));
   std::vector<int64_t> counts;
-  if (collective().needs_peer_counts()) counts = collective().own_counts();
+  if (collective().needs_peer_counts()) counts = own_counts(collective());
   const MemberMemory own = {arguments().in, in_count(), arguments().out, counts.data()};
   return move(/*seq=*/0, absl::MakeConstSpan(&own, 1));
 }

@@ -425,7 +425,7 @@ class Planner {
     std::vector<int64_t> counts;
     std::vector<int64_t> firsts;
     for (int peer = 0; peer < num_members_; ++peer) {
-      const Collective::Chunk chunk = collective_.chunk(peer);
+      const ReducedChunk chunk = chunk_of(collective_, peer);
       firsts.push_back(chunk.first);
       counts.push_back(chunk.count);
     }
@@ -504,7 +504,7 @@ int64_t packing_bytes(const Collective& collective, Sums sums) {
     case OpKind::kReduceScatter: {
       if (sums == Sums::kNccl && has_nccl_reduction(collective)) return 0;
       // The others' terms, and the sum where the member gets no result.
-      const int64_t own = collective.chunk(member).count;
+      const int64_t own = chunk_of(collective, member).count;
       const bool has_out = collective.kind() != OpKind::kReduce || member == collective.root();
       return (num_members - (has_out ? 1 : 0)) * block_bytes(own * size);
     }

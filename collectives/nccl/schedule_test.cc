@@ -66,7 +66,7 @@ class Plan {
       EXPECT_THAT(made.status(), testing::IsOk());
       const Collective& collective = *collectives_.emplace_back(*made);
       told[m] =
-          collective.needs_peer_counts() ? collective.own_counts() : encode_request(collective);
+          collective.needs_peer_counts() ? own_counts(collective) : encode_request(collective);
       members[m].in = reinterpret_cast<const std::byte*>((int64_t{1} << 32) * (2 * m + 1));
       members[m].out = reinterpret_cast<std::byte*>((int64_t{1} << 32) * (2 * m + 2));
       members[m].in_count = collective.in_count().value_or(0);
@@ -253,7 +253,7 @@ TEST_P(BytesTest, OfOrderedReductions) {
       const Plan plan(n_, Sums::kOrdered, describe);
       const int64_t all = count * kBytes;
       expect_bytes(plan, [&](int m) {
-        const int64_t own = plan.collective(m).chunk(m).count * kBytes;
+        const int64_t own = chunk_of(plan.collective(m), m).count * kBytes;
         // To a line of memory for each member.
         EXPECT_LE(std::abs(own - all / n_), 64 * n_);
         if (kind == OpKind::kAllReduce) return Bytes{all + (n_ - 2) * own, all + (n_ - 2) * own};

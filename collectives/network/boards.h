@@ -42,7 +42,7 @@ struct Board {
   struct Entry {
     host::Statement statement;  // without the member's name
     int64_t in_count = 0;
-    std::vector<int64_t> counts;     // Collective::own_counts()
+    std::vector<int64_t> counts;     // own_counts()
     std::vector<std::byte> inlined;  // the input, of a run whose inputs are in the entries
     Status error;                    // that it brings
     std::optional<int> sender;       // the client whose letter brought it; nothing: it was posted

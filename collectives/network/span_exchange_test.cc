@@ -103,8 +103,9 @@ class Member {
     for (const shm::GroupMember& other : members) {
       if (other.client_id != self) letters_.open(other.client_id);
     }
-    collective = *Collective::all_reduce({static_cast<int>(members.size()), self}, DType::kFloat32,
-                                         ReduceOp::kSum, kElements);
+    collective = *Collective::make(
+        {static_cast<int>(members.size()), self},
+        {.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .count = kElements});
   }
 
   void ask(std::vector<Want> wants, SpanExchange::Step step) {
@@ -224,7 +225,7 @@ TEST(SpanExchangeTest, EveryMemberOfEverySplitGetsTheSum) {
         const Collective& collective = *member.collective;
         member.ask(wants_of_inputs(collective, {}, here),
                    {.held = of[m].in,
-                    .summed = collective.adds_by_host() ? &of : nullptr,
+                    .summed = adds_by_host(collective) ? &of : nullptr,
                     .num_askers = num_askers_of_inputs(collective, here)});
       });
       std::vector<std::byte*> own_sums(n);

@@ -136,7 +136,7 @@ Status SpanMove::reduce() {
     return absl::OkStatus();
   }
   // In a reduction by host every member has found the same error.
-  if (!own_error_.ok() && collective.adds_by_host()) return absl::OkStatus();
+  if (!own_error_.ok() && adds_by_host(collective)) return absl::OkStatus();
   std::vector<Want> wants;
   if (own_error_.ok()) wants = wants_of_inputs(collective, {}, span_.places);
   std::vector<std::byte*> fetched;
@@ -146,7 +146,7 @@ Status SpanMove::reduce() {
   TESSERA_RETURN_IF_ERROR(exchange({.wants = wants,
                                     .fetched = fetched,
                                     .held = members_[run_.position()].in,
-                                    .summed = collective.adds_by_host() ? &members_ : nullptr,
+                                    .summed = adds_by_host(collective) ? &members_ : nullptr,
                                     .num_askers = num_askers_of_inputs(collective, span_.places)}));
   const Box& box = reduction.box;
   const bool is_flat = box.sizes.size() == 1;

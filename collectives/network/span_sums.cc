@@ -27,7 +27,7 @@ void add_terms(const Collective& collective, const Places& places,
   const BoxReduction& reduction = *collective.reduction();
   const Box& box = reduction.box;
   size_t next = 0;
-  if (!collective.adds_by_host()) {
+  if (!adds_by_host(collective)) {
     absl::InlinedVector<cpu::ConstBoxView, kInlineMembers> terms;
     for (int m = 0; m < places.num_members(); ++m) {
       if (places.is_here(m)) {
@@ -66,7 +66,7 @@ void add_inlined_terms(const Collective& collective, const Places& places,
   if (gets_part && box.sizes.size() == 1) {
     to += (box.offsets[0] - collective.out_box().offsets[0]) * dtype_size(collective.dtype());
   }
-  if (collective.adds_by_host()) {
+  if (adds_by_host(collective)) {
     TermsByHost terms;
     for (const std::vector<int>& host : places.by_host()) {
       terms.push_back(terms_of(collective, members, host, box));

@@ -67,8 +67,11 @@ Places::Places(absl::Span<const int> hosts, int here) {
   here_ = known.at(here);
 }
 
+// The kinds in which all members pull the same boxes into outputs that hold the same box.
 bool is_divided(const Collective& collective, const Places& places) {
-  return collective.is_same_for_all() && places.num_here() > 1;
+  const bool is_same_for_all =
+      collective.kind() == OpKind::kAllGather || collective.kind() == OpKind::kBroadcast;
+  return is_same_for_all && places.num_here() > 1;
 }
 
 std::vector<Want> wants_of_inputs(const Collective& collective, absl::Span<const BoxPull> pulls,
@@ -88,7 +91,7 @@ std::vector<Want> wants_of_inputs(const Collective& collective, absl::Span<const
                     places.local_index(collective.place().position), places.num_here());
   }
   if (reduction->box.is_empty()) return wants;
-  if (collective.adds_by_host()) {
+  if (adds_by_host(collective)) {
     for (int h = 0; h < static_cast<int>(places.by_host().size()); ++h) {
       if (h == places.here()) continue;
       const int server = server_on(places.by_host()[h], places, collective.place().position);
@@ -108,7 +111,7 @@ bool has_second_step(const Collective& collective) {
 }
 
 Box chunk_box(const Collective& collective, int member) {
-  const Collective::Chunk chunk = collective.chunk(member);
+  const ReducedChunk chunk = chunk_of(collective, member);
   return {{chunk.first}, {chunk.count}};
 }
 
@@ -130,7 +133,7 @@ std::vector<Want> wants_of_sums(const Collective& collective, const Places& plac
 }
 
 std::optional<int> num_askers_of_inputs(const Collective& collective, const Places& places) {
-  if (collective.reduction() == nullptr || !collective.adds_by_host()) return std::nullopt;
+  if (!adds_by_host(collective)) return std::nullopt;
   const int self = collective.place().position;
   const std::vector<int>& here = places.by_host()[places.here()];
   int num_askers = 0;

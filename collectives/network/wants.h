@@ -10,7 +10,7 @@
 //   sum for all           the terms of its       the chunks of the other hosts, dealt to the
 //   members or the root           own chunk              of this host
 //
-// The terms: of a reduction by host (Collective::adds_by_host()) the sum of each other host, which
+// The terms: of a reduction by host (adds_by_host()) the sum of each other host, which
 // the member there makes whose place on its host is the same; else every term, so that the member
 // adds all of them in ascending order, and the bits are those of one host. P members on H hosts, L
 // each, S bytes: an all_reduce brings 2 S (H - 1) / H bytes to a host by host, and with every term

@@ -47,8 +47,9 @@ TEST(WantsTest, PullsFromOtherHosts) {
     std::set<int64_t> fetched;                            // by all members here
     for (int self = 0; self < n; ++self) {
       if (!places.is_here(self)) continue;
-      const auto all_gather =
-          Collective::all_gather({n, self}, DType::kFloat32, Counts::of(counts));
+      const auto all_gather = Collective::make(
+          {n, self},
+          {.kind = OpKind::kAllGather, .dtype = DType::kFloat32, .counts = Counts::of(counts)});
       ASSERT_THAT(all_gather, IsOk());
       std::vector<BoxPull> made;
       const auto pulls = (*all_gather)->pulls({}, made);
@@ -72,7 +73,9 @@ TEST(WantsTest, PullsFromOtherHosts) {
 TEST(WantsTest, SharesAreEqual) {
   constexpr int kHere = 3;
   for (int self = 0; self < kHere; ++self) {
-    const auto broadcast = Collective::broadcast({5, self}, DType::kFloat32, kElements, 4);
+    const auto broadcast = Collective::make(
+        {5, self},
+        {.kind = OpKind::kBroadcast, .dtype = DType::kFloat32, .root = 4, .count = kElements});
     ASSERT_THAT(broadcast, IsOk());
     std::vector<BoxPull> made;
     const auto pulls = (*broadcast)->pulls({}, made);
@@ -89,8 +92,8 @@ TEST(WantsTest, EveryTermOfTheOwnPart) {
   for_each_split([](int n, const Places& places) {
     for (int self = 0; self < n; ++self) {
       if (!places.is_here(self)) continue;
-      const auto sum =
-          Collective::all_reduce({n, self}, DType::kFloat32, ReduceOp::kSum, kElements);
+      const auto sum = Collective::make(
+          {n, self}, {.kind = OpKind::kAllReduce, .dtype = DType::kFloat32, .count = kElements});
       ASSERT_THAT(sum, IsOk());
       const Box own = chunk_box(**sum, self);
       std::set<int> servers;
@@ -119,8 +122,10 @@ TEST(WantsTest, OneSumOfEachHost) {
       std::vector<int> asked_sums(n);
       for (int self = 0; self < n; ++self) {
         const Places places(hosts, hosts[self]);
-        const auto sum = Collective::all_reduce({n, self}, DType::kFloat32, ReduceOp::kSum, count,
-                                                {}, ReductionOrder::kByHost);
+        const auto sum = Collective::make({n, self}, {.kind = OpKind::kAllReduce,
+                                                      .dtype = DType::kFloat32,
+                                                      .count = count,
+                                                      .order = ReductionOrder::kByHost});
         ASSERT_THAT(sum, IsOk());
         std::set<int> of_hosts;
         for (const Want& want : wants_of_inputs(**sum, {}, places)) {
@@ -150,10 +155,13 @@ TEST(WantsTest, SumsOfOtherHosts) {
       std::set<int64_t> firsts;
       for (int self = 0; self < n; ++self) {
         if (!places.is_here(self)) continue;
-        const auto sum =
-            is_for_all
-                ? Collective::all_reduce({n, self}, DType::kFloat32, ReduceOp::kSum, kElements)
-                : Collective::reduce({n, self}, DType::kFloat32, ReduceOp::kSum, kElements, root);
+        const auto sum = is_for_all ? Collective::make({n, self}, {.kind = OpKind::kAllReduce,
+                                                                   .dtype = DType::kFloat32,
+                                                                   .count = kElements})
+                                    : Collective::make({n, self}, {.kind = OpKind::kReduce,
+                                                                   .dtype = DType::kFloat32,
+                                                                   .root = root,
+                                                                   .count = kElements});
         ASSERT_THAT(sum, IsOk());
         EXPECT_TRUE(has_second_step(**sum));
         here += chunk_box(**sum, self).num_elements();
@@ -170,8 +178,9 @@ TEST(WantsTest, SumsOfOtherHosts) {
 }
 
 TEST(WantsTest, SumsThatStay) {
-  const auto sum =
-      Collective::reduce_scatter({4, 1}, DType::kInt32, ReduceOp::kSum, Counts::equal(4, 3));
+  const auto sum = Collective::make(
+      {4, 1},
+      {.kind = OpKind::kReduceScatter, .dtype = DType::kInt32, .counts = Counts::equal(4, 3)});
   ASSERT_THAT(sum, IsOk());
   EXPECT_FALSE(has_second_step(**sum));
   EXPECT_TRUE(wants_of_sums(**sum, places_of(4, 3)).empty());
