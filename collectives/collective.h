@@ -259,6 +259,14 @@ class Collective {
   int64_t bytes_written_ = 0;
 };
 
+// The memory that the member uses.
+inline int64_t in_bytes(const Collective& c) {
+  return c.in_count().value_or(0) * dtype_size(c.dtype());
+}
+inline int64_t out_bytes(const Collective& c) {
+  return c.out_count().value_or(0) * dtype_size(c.dtype());
+}
+
 // Whether each host adds its own terms first: a reduction in that order whose op and dtype allow
 // it.
 inline bool adds_by_host(const Collective& c) {

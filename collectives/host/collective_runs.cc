@@ -108,7 +108,7 @@ Status CollectiveRuns::execute(CollectiveRun& run) {
   // Before the run begins, so that a waiter may give it up while others keep the record.
   // join() returns the error.
   run.reserve(run.op).IgnoreError();
-  if (run.begin()) {
+  if (run.run_stage().begin()) {
     // Without a device publish_waiting() follows soon enough.
     if (device_mover() != nullptr) run.publish_running();
     status = run.op.signature.inlined ? meet_inlined(run) : meet_and_move(run);
@@ -116,7 +116,8 @@ Status CollectiveRuns::execute(CollectiveRun& run) {
   } else {
     status = run.completion().wait();
     const absl::Time deadline = steady_now() + resources().collective_timeout();
-    run.fail(run.describe(run.called(), deadline), VerdictKind::kTimedOut, status).IgnoreError();
+    run.fail(run.describe(run.called().exactly(), deadline), VerdictKind::kTimedOut, status)
+        .IgnoreError();
   }
   if (!status.ok()) run.acknowledge();
   retire(run);
@@ -153,7 +154,7 @@ Status CollectiveRuns::meet_and_move(CollectiveRun& run) {
   TESSERA_RETURN_IF_ERROR(own_error);
   if (run.has_replicas()) run.replicas.adopt(run);
   if (const std::byte* out = run.copy(&JointRun::Copies::out)) {
-    std::memcpy(run.arguments().out, out, run.out_bytes());
+    std::memcpy(run.arguments().out, out, out_bytes(run.collective()));
   }
   return absl::OkStatus();
 }
@@ -252,7 +253,8 @@ void CollectiveRuns::retire(CollectiveRun& run) {
 }
 
 bool CollectiveRuns::others_read_input(const CollectiveRun& run) const {
-  return run.in_count() > 0 && run.collective().access().do_peers_read_input;
+  return run.collective().in_count().value_or(0) > 0 &&
+         run.collective().access().do_peers_read_input;
 }
 
 bool CollectiveRuns::may_lend(const CollectiveRun& run) const {

@@ -54,7 +54,7 @@ class CollectiveRun final : public JointRun {
   bool lends = false;  // it is done, and others may still read its input
 
  private:
-  void run_here(absl::Time deadline) override { try_run_here(deadline); }
+  bool may_run_here() const override { return true; }
   Status give_up(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
   void end_late(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
 

@@ -27,7 +27,7 @@ JointRun::JointRun(Meetings& meetings, int member, Collective::Ptr collective,
   op.member = member;
   op.label = &own.label;
   op.detail_field = own.detail_field.empty() ? absl::string_view("counts") : own.detail_field;
-  op.is_given_up = &is_given_up();
+  op.is_given_up = &run_stage().is_given_up();
   op.signature = this->collective().signature();
   do_peers_write_output = this->collective().access().do_peers_write_output;
   if (!own.detail.empty()) op.signature.detail_hash = own.detail.hash();
@@ -41,11 +41,11 @@ JointRun::JointRun(Meetings& meetings, int member, Collective::Ptr collective,
 void JointRun::start_clock() {
   const Arguments& own = arguments();
   const absl::Duration timeout = own.timeout.value_or(group().resources().collective_timeout());
-  op.start = begun(timeout);
+  op.start = called().begun(timeout);
   op.deadline = op.start + timeout;
   if (own.deadline.has_value()) {
     op.deadline = *own.deadline;
-    op.start = own.timeout.has_value() ? op.deadline - timeout : called();
+    op.start = own.timeout.has_value() ? op.deadline - timeout : called().exactly();
   }
 }
 
@@ -168,7 +168,7 @@ void JointRun::abandon(const Status& error, bool found_mismatch) {
       group().spans_clients() && rendezvous().records().failed_on_the_move(op.seq);
   const bool is_callers = arguments().out_buffer == nullptr && copy(&Copies::out) == nullptr;
   if (on_the_move && is_callers && shares_addresses() && do_peers_write_output) {
-    group().resources().pool().withhold(arguments().out, out_bytes());
+    group().resources().pool().withhold(arguments().out, out_bytes(collective()));
   }
   // Members that have not detected the mismatch yet still read what this one has published.
   if (!on_the_move && !found_mismatch) return;
@@ -205,10 +205,10 @@ StatusOr<shm::SharedAddress> JointRun::share(const void* memory, int64_t num_byt
 StatusOr<shm::SharedAddress> JointRun::share_input() {
   if (!shares_addresses() && collective().kind() != OpKind::kSendRecv) return shm::SharedAddress{};
   TESSERA_ASSIGN_OR_RETURN(const shm::SharedAddress address,
-                           share(arguments().in, in_bytes(), &Copies::in));
+                           share(arguments().in, in_bytes(collective()), &Copies::in));
   std::byte* const to = copy(&Copies::in);
   if (to != nullptr && shares_addresses()) {
-    std::memcpy(to, arguments().in, in_bytes());
+    std::memcpy(to, arguments().in, in_bytes(collective()));
   } else if (to != nullptr) {
     TESSERA_RETURN_IF_ERROR(
         labelled(group().device_mover()->fetch(collective(), arguments(), op.seq, to)));
@@ -235,9 +235,10 @@ Status JointRun::fill() {
   // After a timeout other members may still look at what the record held before.
   entry.seq.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  entry.in_count = in_count();
+  entry.in_count = collective().in_count().value_or(0);
   if (op.signature.inlined) {
-    if (in_bytes() > 0) std::memcpy(entry.inlined, arguments().in, in_bytes());
+    const int64_t size = in_bytes(collective());
+    if (size > 0) std::memcpy(entry.inlined, arguments().in, size);
     fill_signature(entry);
     return absl::OkStatus();
   }
@@ -248,7 +249,8 @@ Status JointRun::fill() {
   TESSERA_ASSIGN_OR_RETURN(entry.in, share_input());
   entry.out = shm::SharedAddress{};
   if (shares_addresses() && do_peers_write_output) {
-    TESSERA_ASSIGN_OR_RETURN(entry.out, share(arguments().out, out_bytes(), &Copies::out));
+    TESSERA_ASSIGN_OR_RETURN(entry.out,
+                             share(arguments().out, out_bytes(collective()), &Copies::out));
   }
   TESSERA_ASSIGN_OR_RETURN(entry.counts, share_counts());
   fill_signature(entry);
@@ -291,7 +293,7 @@ void JointRun::publish_waiting() const {
 }
 
 void JointRun::publish(shm::DeviceActivity::Kind kind, absl::string_view label) const {
-  shm::Activity activity = this->activity(kind);
+  shm::Activity activity = activity_of(collective(), kind);
   activity.seq = op.seq;
   activity.leader_client = rendezvous().records().id().leader_client;
   activity.block_offset = rendezvous().records().id().offset;

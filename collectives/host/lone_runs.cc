@@ -18,10 +18,10 @@ LoneRun::LoneRun(LoneRuns& runs, int member, Collective::Ptr collective, Argumen
 
 Status LoneRun::run() {
   Status status;
-  if (begin()) {
+  if (run_stage().begin()) {
     char text[shm::kLabelBytes];
     const size_t size = arguments().label.copy_to(absl::MakeSpan(text));
-    shm::Activity running = activity(shm::DeviceActivity::kRunning);
+    shm::Activity running = activity_of(collective(), shm::DeviceActivity::kRunning);
     shm::publish_activity(runs_.activity(member()), running, {text, size});
     status = execute();
     finish(status);
@@ -39,7 +39,8 @@ Status LoneRun::execute() {
       labelled(wait_for_device(arguments().deadline.value_or(absl::InfiniteFuture()))));
   std::vector<int64_t> counts;
   if (collective().needs_peer_counts()) counts = own_counts(collective());
-  const MemberMemory own = {arguments().in, in_count(), arguments().out, counts.data()};
+  const MemberMemory own = {arguments().in, collective().in_count().value_or(0), arguments().out,
+                            counts.data()};
   return move(/*seq=*/0, absl::MakeConstSpan(&own, 1));
 }
 

@@ -31,7 +31,7 @@ class LoneRun final : public Run {
 
  private:
   Status execute();
-  void run_here(absl::Time deadline) override { try_run_here(deadline); }
+  bool may_run_here() const override { return true; }
   Status give_up(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
   void end_late(shm::DeviceActivity::Kind, absl::Time, absl::Time) override {}
 

@@ -127,10 +127,10 @@ absl::Time MessageRuns::send_ready_at(SendRun& run) {
 
 Status MessageRuns::publish(SendRun& run) {
   Rendezvous& rendezvous = meetings_.rendezvous();
-  const Rendezvous::Op op = run.describe(run.called(), absl::InfiniteFuture());
+  const Rendezvous::Op op = run.describe(run.called().exactly(), absl::InfiniteFuture());
   // No deadline: waits until the receiver frees the record. A waiter may give the message up.
   Status status = run.reserve(op);
-  if (run.begin()) {
+  if (run.run_stage().begin()) {
     if (status.ok()) status = run.local_error();
     if (status.ok()) status = run.fill();
     status = status.ok() ? rendezvous.arrive(op) : run.fail(op, VerdictKind::kError, status);
@@ -164,7 +164,7 @@ Status MessageRuns::publish(SendRun& run) {
 void MessageRuns::wait_received(SendRun& run, absl::Time deadline) {
   if (!run.completion().done()) {
     const Status received = meetings_.rendezvous().wait_finished(
-        run.describe(run.called(), std::min(deadline, run.receive_deadline)),
+        run.describe(run.called().exactly(), std::min(deadline, run.receive_deadline)),
         meetings_.give_up_from());
     // In this order: the record may be reused after the acknowledgement, and another waiter then
     // finds the Work done.
@@ -185,7 +185,7 @@ void MessageRuns::reap_sent() {
   std::erase_if(sent_, [this](const std::shared_ptr<SendRun>& run) {
     if (!meetings_.rendezvous().records().has_result(run->op.seq)) return false;
     const Status received = meetings_.rendezvous().wait_finished(
-        run->describe(run->called(), absl::InfinitePast()), meetings_.give_up_from());
+        run->describe(run->called().exactly(), absl::InfinitePast()), meetings_.give_up_from());
     run->complete(received);
     run->acknowledge();
     --num_unread_;
@@ -223,14 +223,14 @@ absl::Time MessageRuns::receive_ready_at(ReceiveRun& run) {
   if (!run.has_joined) {
     const bool is_ready = rendezvous.records().was_freed(seq) || !interruption().ok();
     if (is_ready) return absl::InfinitePast();
-    return run.was_given_up() ? absl::InfiniteFuture() : run.op.deadline;
+    return run.run_stage().was_given_up() ? absl::InfiniteFuture() : run.op.deadline;
   }
   const bool waits = run.join_status.ok() && rendezvous.records().is_open(seq);
   return waits ? run.op.deadline : absl::InfinitePast();
 }
 
 void MessageRuns::join(ReceiveRun& run) {
-  if (!run.begin()) return;
+  if (!run.run_stage().begin()) return;
   run.join_status = run.join();
   run.published.set(absl::OkStatus());
   run.has_joined = true;
@@ -246,7 +246,8 @@ Status MessageRuns::execute(ReceiveRun& run) {
   } else {
     status = run.completion().wait();
     const absl::Time deadline = steady_now() + resources().collective_timeout();
-    run.fail(run.describe(run.called(), deadline), VerdictKind::kTimedOut, status).IgnoreError();
+    run.fail(run.describe(run.called().exactly(), deadline), VerdictKind::kTimedOut, status)
+        .IgnoreError();
   }
   if (!status.ok()) run.acknowledge();
   meetings_.rendezvous().records().leave(run.op.seq, run.member());

@@ -21,6 +21,26 @@ bool is_recent(absl::Time called) { return coarse_steady_now() - called < kMomen
 
 }  // namespace
 
+CallTime::CallTime(Clock clock)
+    : is_exact_(clock == Clock::kExact), time_(is_exact_ ? steady_now() : coarse_steady_now()) {}
+
+absl::Time CallTime::exactly() const {
+  return !is_exact_ && is_recent(time_) ? steady_now() : time_;
+}
+
+absl::Time CallTime::begun(absl::Duration timeout) const {
+  if (timeout < absl::Seconds(1) || !is_recent(time_)) return steady_now();
+  return time_ + coarse_tick();
+}
+
+RunStage::Stage RunStage::give_up() {
+  Stage stage = Stage::kQueued;
+  if (!stage_.compare_exchange_strong(stage, Stage::kGivenUp) && stage == Stage::kStarted) {
+    is_given_up_.store(true, std::memory_order_relaxed);
+  }
+  return stage;
+}
+
 Run::Run(std::shared_ptr<HostGroup> group, int member, Collective::Ptr collective,
          Arguments&& arguments, Clock clock)
     : group_(std::move(group)),
@@ -29,8 +49,7 @@ Run::Run(std::shared_ptr<HostGroup> group, int member, Collective::Ptr collectiv
       arguments_(std::move(arguments)),
       key_(arguments_.out_buffer != nullptr ? static_cast<const void*>(arguments_.out_buffer.get())
                                             : this),
-      is_called_exactly_(clock == Clock::kExact),
-      called_(is_called_exactly_ ? steady_now() : coarse_steady_now()) {
+      called_(clock) {
   // The errors of a DeviceMover need the label.
   if (group_->device_mover() != nullptr) arguments_.label = label();
 }
@@ -43,28 +62,8 @@ Work Run::enqueue(std::shared_ptr<Run> run) {
   return Work(std::move(run));
 }
 
-void Run::try_run_here(absl::Time deadline) {
-  // Any thread may execute the run: it ends by its own deadline.
-  if (deadline < arguments_.deadline.value_or(absl::InfiniteFuture())) return;
-  group_->stream(member_).run_here(key_);
-}
-
 Status Run::labelled(const Status& status) const {
   return status.ok() ? status : with_context(status, label());
-}
-
-bool Run::begin() {
-  Stage stage = Stage::kQueued;
-  return stage_.compare_exchange_strong(stage, Stage::kStarted);
-}
-
-absl::Time Run::called() const {
-  return !is_called_exactly_ && is_recent(called_) ? steady_now() : called_;
-}
-
-absl::Time Run::begun(absl::Duration timeout) const {
-  if (timeout < absl::Seconds(1) || !is_recent(called_)) return steady_now();
-  return called_ + coarse_tick();
 }
 
 Status Run::find_input() {
@@ -87,7 +86,7 @@ Status Run::wait_for_device(absl::Time deadline) const {
   DeviceMover* const mover = group_->device_mover();
   if (mover == nullptr || is_on_device()) return absl::OkStatus();
   const auto is_over = [this] {
-    return group_->is_closing() || is_given_up_.load(std::memory_order_relaxed);
+    return group_->is_closing() || stage_.is_given_up().load(std::memory_order_relaxed);
   };
   Status status;
   do {
@@ -113,19 +112,7 @@ void Run::complete(const Status& status) {
 
 void Run::finish(const Status& status) {
   const bool may_be_later = status.ok() || (has_moved_ && arguments_.out_buffer == nullptr);
-  if (is_on_device() && may_be_later) {
-    complete_on_device(status);
-  } else {
-    complete(status);
-  }
-}
-
-Status Run::end_task(Status status) {
-  const std::shared_ptr<Run> keep = std::move(executor_ref_);
-  return collective_->kind() == OpKind::kBarrier ? absl::OkStatus() : status;
-}
-
-void Run::complete_on_device(const Status& error) {
+  if (!is_on_device() || !may_be_later) return complete(status);
   std::shared_ptr<Completion> ready;
   if (arguments_.out_buffer != nullptr) {
     arguments_.out_buffer->mutable_issued().set(absl::OkStatus());
@@ -138,12 +125,17 @@ void Run::complete_on_device(const Status& error) {
   const auto on_failure =
       ready != nullptr ? Stream::OnFailure::kAtOnce : Stream::OnFailure::kWhenDone;
   group_->stream(member_).when_done(
-      [self = executor_ref_, ready, error](const Status& done) {
-        const Status status = error.ok() ? self->labelled(done) : error;
-        if (ready != nullptr) ready->set(status);
-        self->completion_.set(status);
+      [self = executor_ref_, ready, status](const Status& done) {
+        const Status verdict = status.ok() ? self->labelled(done) : status;
+        if (ready != nullptr) ready->set(verdict);
+        self->completion_.set(verdict);
       },
       on_failure);
+}
+
+Status Run::end_task(Status status) {
+  const std::shared_ptr<Run> keep = std::move(executor_ref_);
+  return collective_->kind() == OpKind::kBarrier ? absl::OkStatus() : status;
 }
 
 bool Run::done() const {
@@ -162,17 +154,19 @@ Status Run::wait_until(absl::Time deadline) {
   if (caller.is_too_late()) return completion_.wait();
   TESSERA_RETURN_IF_ERROR(group_->resources().check_may_wait("Work::wait"));
   // Before run_here(), which takes time itself: a wait of 1 ms is not reported as one of 0.
-  const absl::Time called = deadline == absl::InfiniteFuture() ? deadline : this->called();
-  run_here(deadline);
+  const absl::Time called = deadline == absl::InfiniteFuture() ? deadline : called_.exactly();
+  // Any thread may execute the run: it ends by its own deadline.
+  if (may_run_here() && deadline >= arguments_.deadline.value_or(absl::InfiniteFuture())) {
+    group_->stream(member_).run_here(key_);
+  }
   if (completion_.done()) return completion_.status();
   if (wait_in_time(deadline)) return completion_.status();
   // Read before the run is given up: it is not yet this run that the device executes.
   const shm::DeviceActivity::Kind device = shm::read_kind(group_->activity(member_));
-  Stage stage = Stage::kQueued;
-  if (stage_.compare_exchange_strong(stage, Stage::kGivenUp)) {
+  const RunStage::Stage before = stage_.give_up();
+  if (before == RunStage::Stage::kQueued) {
     complete(give_up(device, called, deadline));
-  } else if (stage == Stage::kStarted) {
-    is_given_up_.store(true, std::memory_order_relaxed);
+  } else if (before == RunStage::Stage::kStarted) {
     end_late(device, called, deadline);
   }
   // Where another waiter has just given it up, that one completes it.
@@ -199,12 +193,12 @@ bool Run::wait_for_message(absl::Time deadline, absl::FunctionRef<bool(absl::Tim
     missing.text = absl::StrCat("missing ", missing.text);
     return missing;
   };
-  const ReportedWait reported(reports, label(), missing, called_);
+  const ReportedWait reported(reports, label(), missing, called_.roughly());
   return wait(deadline);
 }
 
-shm::Activity Run::activity(shm::DeviceActivity::Kind kind) const {
-  const Signature& agreed = collective_->signature();
+shm::Activity activity_of(const Collective& collective, shm::DeviceActivity::Kind kind) {
+  const Signature& agreed = collective.signature();
   shm::Activity activity;
   activity.kind = kind;
   activity.code = activity_code(agreed.kind, agreed.dtype, agreed.reduction);

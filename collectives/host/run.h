@@ -41,10 +41,50 @@
 
 namespace tessera::host {
 
+// When a run was called: exactly, or as of the kernel's last tick, which is cheaper to read.
+class CallTime {
+ public:
+  enum class Clock { kExact, kTick };
+  explicit CallTime(Clock clock);
+
+  // To a tick.
+  absl::Time roughly() const { return time_; }
+  // Reads the clock if the call is recent and its time not exact.
+  absl::Time exactly() const;
+  // Start time for deadlines of a run that begins now. Uses the time of the call if that is recent
+  // and the timeout is at least 1 s.
+  absl::Time begun(absl::Duration timeout) const;
+
+ private:
+  const bool is_exact_;
+  const absl::Time time_;
+};
+
+// The stage of a run that has not ended. The running thread and the waiters race for it.
+class RunStage {
+ public:
+  enum class Stage { kQueued, kStarted, kGivenUp };
+
+  // Whether the run may begin: false where a waiter has given it up.
+  bool begin() {
+    Stage stage = Stage::kQueued;
+    return stage_.compare_exchange_strong(stage, Stage::kStarted);
+  }
+  // For a waiter whose deadline has passed. Returns the stage before: only one waiter gets kQueued.
+  Stage give_up();
+  // Whether it was given up before it began.
+  bool was_given_up() const { return stage_.load() == Stage::kGivenUp; }
+  // Set once a waiter's deadline has passed after it began.
+  const std::atomic<bool>& is_given_up() const { return is_given_up_; }
+
+ private:
+  std::atomic<Stage> stage_{Stage::kQueued};
+  std::atomic<bool> is_given_up_{false};
+};
+
 class Run : public PendingWork, public Stream::Runnable {
  public:
-  // When a run was called: exactly, or as of the kernel's last tick, which is cheaper to read.
-  enum class Clock { kExact, kTick };
+  using Clock = CallTime::Clock;
   Run(std::shared_ptr<HostGroup> group, int member, Collective::Ptr collective,
       Arguments&& arguments, Clock clock);
 
@@ -58,12 +98,6 @@ class Run : public PendingWork, public Stream::Runnable {
   const Collective& collective() const { return *collective_; }
   const Arguments& arguments() const { return arguments_; }
   Arguments& arguments() { return arguments_; }
-  // Elements and bytes of the memory that the member uses.
-  int64_t in_count() const { return collective_->in_count().value_or(0); }
-  int64_t in_bytes() const { return in_count() * dtype_size(collective_->dtype()); }
-  int64_t out_bytes() const {
-    return collective_->out_count().value_or(0) * dtype_size(collective_->dtype());
-  }
   // Whether a device moves the bytes. Its work finishes later than the task. A barrier moves
   // nothing, so it is a run of the host in every group.
   bool is_on_device() const {
@@ -75,17 +109,8 @@ class Run : public PendingWork, public Stream::Runnable {
   // An error with the label before it.
   Status labelled(const Status& status) const;
 
-  // Whether the run may begin: false where a waiter has given it up.
-  bool begin();
-  // Whether it was given up before it began.
-  bool was_given_up() const { return stage_.load() == Stage::kGivenUp; }
-  // Set once a waiter's deadline has passed after it began.
-  const std::atomic<bool>& is_given_up() const { return is_given_up_; }
-  // The time of the call. Reads the clock if the call is recent and its time not exact.
-  absl::Time called() const;
-  // Start time for deadlines of a run that begins now. Uses the time of the call if that is recent
-  // and the timeout is at least 1 s.
-  absl::Time begun(absl::Duration timeout) const;
+  RunStage& run_stage() { return stage_; }
+  const CallTime& called() const { return called_; }
 
   // Finds the memory of the Buffers; waits for the input. The output takes its memory.
   Status find_input();
@@ -107,8 +132,6 @@ class Run : public PendingWork, public Stream::Runnable {
   // The reference of the stream or queue that the run is in, until it has run. Replaces
   // enable_shared_from_this, which costs three extra atomic operations on destruction.
   std::shared_ptr<Run>& executor_ref() { return executor_ref_; }
-  // The activity that is published for the run, without its place in a group.
-  shm::Activity activity(shm::DeviceActivity::Kind kind) const;
 
  protected:
   HostGroup& group() const { return *group_; }
@@ -116,18 +139,13 @@ class Run : public PendingWork, public Stream::Runnable {
   // alone, other errors wait for sync_devices() too. Drops executor_ref(), perhaps the last
   // reference.
   Status end_task(Status status);
-  // Executes the run on this thread, if it is the next one of its stream and ends in time.
-  void try_run_here(absl::Time deadline);
   // Calls `wait`, which waits until a time and says whether that was enough. Reports a wait that
   // lasts: no device shows the wait of a message.
   bool wait_for_message(absl::Time deadline, absl::FunctionRef<bool(absl::Time until)> wait);
 
  private:
-  enum class Stage { kQueued, kStarted, kGivenUp };
-
-  void complete_on_device(const Status& error);
-  // The steps of wait_until(). Runs the run on this thread, if it may.
-  virtual void run_here(absl::Time /*deadline*/) {}
+  // Whether a waiter may execute the run, where it is the next one of its stream.
+  virtual bool may_run_here() const { return false; }
   // Whether the run is done in time.
   virtual bool wait_in_time(absl::Time deadline);
   // The verdict of a run that was given up before it began. `device`: what its device was doing.
@@ -142,14 +160,15 @@ class Run : public PendingWork, public Stream::Runnable {
   const Collective::Ptr collective_;
   Arguments arguments_;
   const void* key_;
-  const bool is_called_exactly_;
-  const absl::Time called_;
-  std::atomic<Stage> stage_{Stage::kQueued};
-  std::atomic<bool> is_given_up_{false};
+  const CallTime called_;
+  RunStage stage_;
   Completion completion_;
   bool has_moved_ = false;  // the running thread's
   std::shared_ptr<Run> executor_ref_;
 };
+
+// The activity that is published for a run of the Collective, without its place in a group.
+shm::Activity activity_of(const Collective& collective, shm::DeviceActivity::Kind kind);
 
 }  // namespace tessera::host
 

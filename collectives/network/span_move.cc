@@ -202,7 +202,8 @@ Status SpanMove::exchange(const SpanExchange::Step& step) {
                                .take_tag = take_tag,
                                .begin = begin,
                                .stage = stage_box},
-                              run_.collective(), run_.op.seq, run_.in_count(), run_.executor_ref());
+                              run_.collective(), run_.op.seq,
+                              run_.collective().in_count().value_or(0), run_.executor_ref());
   exchange.ask(step);
   int num_left = step.num_askers.value_or(span_.num_members() - span_.group.size());
   while (true) {

@@ -99,7 +99,7 @@ bool SpanRun::skips(uint32_t seq) const {
 Status SpanRun::execute() {
   Status status;
   start_clock();
-  if (begin()) {
+  if (run_stage().begin()) {
     status = meet_and_move();
     // A message is at its receiver, or is its sender's again: no device is behind.
     span().is_for_messages ? complete(status) : finish(status);
@@ -136,7 +136,7 @@ Status SpanRun::meet_and_move() {
   own_error.Update(leave_device());
   TESSERA_RETURN_IF_ERROR(own_error);
   if (const std::byte* out = copy(&Copies::out)) {
-    std::memcpy(arguments().out, out, out_bytes());
+    std::memcpy(arguments().out, out, out_bytes(collective()));
   }
   return absl::OkStatus();
 }
@@ -181,8 +181,8 @@ Status SpanRun::check_own(Status& own) {
 std::vector<std::byte> SpanRun::fill_entry(Status own) {
   own.Update(fill());
   MemberEntry& entry = span().rendezvous().records().entry(op.seq, op.member);
-  if (own.ok() && is_inlined() && in_bytes() > 0) {
-    std::memcpy(entry.inlined, arguments().in, in_bytes());
+  if (own.ok() && is_inlined() && in_bytes(collective()) > 0) {
+    std::memcpy(entry.inlined, arguments().in, in_bytes(collective()));
   }
   write_error(own, entry);
   std::vector<std::byte> encoded = encode_entry(own);
@@ -215,7 +215,7 @@ std::vector<std::byte> SpanRun::encode_entry(const Status& own) const {
   if (has_board) {
     inlined = entry.inlined;
   } else if (own.ok() && is_inlined()) {
-    inlined = {arguments().in, static_cast<size_t>(in_bytes())};
+    inlined = {arguments().in, static_cast<size_t>(in_bytes(collective()))};
   }
   // Each member makes the default label of a run that has none of its own.
   return encode_arrival({.member = position(),

@@ -59,9 +59,7 @@ class SpanRun final : public SpanWait {
 
  private:
   // A waiter has no part in the order of messages.
-  void run_here(absl::Time deadline) override {
-    if (!span().is_for_messages) try_run_here(deadline);
-  }
+  bool may_run_here() const override { return !span().is_for_messages; }
   Status give_up(shm::DeviceActivity::Kind device, absl::Time called, absl::Time deadline) override;
   void end_late(shm::DeviceActivity::Kind, absl::Time called, absl::Time deadline) override;
 

@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "collectives/collective.h"
+#include "collectives/host/group_records.h"
 #include "collectives/host/host_group.h"
 #include "collectives/host/meetings.h"
 #include "collectives/host/rendezvous.h"
