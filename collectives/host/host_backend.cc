@@ -105,7 +105,7 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::find_or_make(absl::Span<const 
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (std::shared_ptr<HostGroup> known = find_group(device_ids, salt)) return known;
-      if (stopped_) return HostGroup::too_late();
+      if (stopped_) return too_late();
     }
     return make_group({device_ids.begin(), device_ids.end()}, salt, num_records);
   };

@@ -44,7 +44,7 @@ HostGroup::Caller::Caller(HostGroup& group, int member) : count_(group.callers_[
   is_too_late_ = group.forgotten_.load(std::memory_order_seq_cst);
 }
 
-Status HostGroup::too_late() { return absl::CancelledError("the client is shutting down"); }
+Status too_late() { return absl::CancelledError("the client is shutting down"); }
 
 bool HostGroup::is_local(int member) const {
   return members_[member].client_id == resources_.link().client_id();
@@ -66,14 +66,9 @@ std::string HostGroup::label_of(const Collective& collective, const Arguments& a
   return default_label(agreed.kind, agreed.dtype, agreed.reduction, agreed.count, device_ids_);
 }
 
-Status HostGroup::labelled(const Collective& collective, const Arguments& arguments,
-                           const Status& error) const {
-  return error.ok() ? error : with_context(error, label_of(collective, arguments));
-}
-
 Status HostGroup::check_start(const Caller& caller, const Collective& collective,
                               const Arguments& arguments) const {
-  if (caller.is_too_late()) return labelled(collective, arguments, too_late());
+  if (caller.is_too_late()) return with_context(too_late(), label_of(collective, arguments));
   return resources_.check_process();
 }
 
@@ -111,7 +106,7 @@ Work HostGroup::start_message(Collective::Ptr collective, Arguments arguments) {
     group = resources_.messages(device_ids_[ends.sender], device_ids_[ends.receiver]);
   }
   if (!group.ok()) {
-    return failed(arguments, labelled(*collective, arguments, group.status()));
+    return failed(arguments, with_context(group.status(), label_of(*collective, arguments)));
   }
   return (*group)->start(std::move(collective), std::move(arguments));
 }

@@ -33,6 +33,9 @@
 
 namespace tessera::host {
 
+// The error of a run that begins after HostGroup::close().
+Status too_late();
+
 class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
  public:
   // `members`: those on this host. `all_members`: also those on others, where there are any.
@@ -85,8 +88,6 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   Status interruption() const;
   // The loss of a member's client that this client knows of.
   Status lost_member() const;
-  // The error of a run that begins after close().
-  static Status too_late();
   // The name of a run in messages.
   std::string label_of(const Collective& collective, const Arguments& arguments) const;
   // What keeps a run that is queued from its turn, while its device does `device`.
@@ -118,9 +119,6 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   // OK, or why the caller cannot start a run.
   Status check_start(const Caller& caller, const Collective& collective,
                      const Arguments& arguments) const;
-  // An error with the run's label before it.
-  Status labelled(const Collective& collective, const Arguments& arguments,
-                  const Status& error) const;
 
  private:
   // Ends what this client's members have arrived at.

@@ -76,7 +76,7 @@ MessageRuns::MessageRuns(HostResources& resources, std::vector<shm::GroupMember>
 Work MessageRuns::send(Collective::Ptr collective, Arguments&& arguments) {
   const Caller caller(*this, 0);
   if (caller.is_too_late()) {
-    return failed(arguments, labelled(*collective, arguments, too_late()));
+    return failed(arguments, with_context(too_late(), label_of(*collective, arguments)));
   }
   auto run = std::make_shared<SendRun>(*this, 0, std::move(collective), std::move(arguments));
   if (const Status status = expect_send(*run); !status.ok()) {
@@ -200,7 +200,7 @@ Work MessageRuns::receive(Collective::Ptr collective, Arguments&& arguments) {
   Status error;
   if (caller.is_too_late()) error = too_late();
   if (error.ok()) error = prepare_queue(/*member=*/1);
-  if (!error.ok()) return failed(arguments, labelled(*collective, arguments, error));
+  if (!error.ok()) return failed(arguments, with_context(error, label_of(*collective, arguments)));
   meetings_.reap_quarantine();
   auto run = std::make_shared<ReceiveRun>(*this, 1, std::move(collective), std::move(arguments));
   run->executor_ref() = run;
