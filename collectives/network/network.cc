@@ -87,7 +87,7 @@ Status Network::find_unreachable(absl::Span<const int> clients) {
     asked = reach_.to_ask(clients, steady_now());
     silent = reach_.silent(clients);
   }
-  for (const int client : asked) send_to_client(client, Letter::Kind::kPing);
+  for (const int client : asked) send(client, Letter::Kind::kPing);
   if (silent.empty()) return absl::OkStatus();
   std::vector<MemberInfo> members;
   for (const int client : silent) members.push_back(coordinator.members()[client]);
@@ -95,13 +95,14 @@ Status Network::find_unreachable(absl::Span<const int> clients) {
                               reach_.limit());
 }
 
-void Network::send_to_client(int client, Letter::Kind kind) {
+void Network::send(int client, Letter::Kind kind, uint32_t seq, int device,
+                   std::vector<std::byte> body) {
   letters.send(client, {.kind = kind,
-                        .seq = 0,
+                        .seq = seq,
                         .group = kOfNoGroup,
                         .from = coordinator.client_id(),
-                        .to = 0,
-                        .body = {}});
+                        .to = device,
+                        .body = std::move(body)});
 }
 
 void Network::add_group(uint64_t name, WaitingGroup& group) {
@@ -185,12 +186,6 @@ std::optional<LocalWait> Network::wait_of(const GroupMember& device) {
   return wait;
 }
 
-bool Network::has_arrived(int device, const RunId& run) {
-  std::lock_guard<std::mutex> lock(groups_mutex_);
-  const auto group = groups_.find(run.group);
-  return group != groups_.end() && group->second->has_arrived(device, run.seq);
-}
-
 bool Network::confirms(const std::vector<DeviceWait>& pairs) {
   // A client that knows of a loss passes over what it cannot do any more, while another one still
   // waits there: the loss ends that wait, and is no mistake of theirs.
@@ -205,8 +200,12 @@ bool Network::confirms(const std::vector<DeviceWait>& pairs) {
     if (!now.has_value()) return std::nullopt;
     return now->wait.run;
   };
-  return tessera::confirms(pairs, run_of,
-                           [this](int id, const RunId& run) { return has_arrived(id, run); });
+  const auto has_arrived = [this](int id, const RunId& run) {
+    std::lock_guard<std::mutex> lock(groups_mutex_);
+    const auto group = groups_.find(run.group);
+    return group != groups_.end() && group->second->has_arrived(id, run.seq);
+  };
+  return tessera::confirms(pairs, run_of, has_arrived);
 }
 
 void Network::await_verdict(const DeviceWait& ended) {
@@ -258,7 +257,7 @@ void Network::connection_is_up(int client) {
 void Network::read(const Letter& letter) {
   if (letter.from < 0 || letter.from >= coordinator.num_clients()) return;
   note_contact(letter.from);
-  if (letter.kind == Letter::Kind::kPing) send_to_client(letter.from, Letter::Kind::kPong);
+  if (letter.kind == Letter::Kind::kPing) send(letter.from, Letter::Kind::kPong);
   if (letter.kind == Letter::Kind::kDoing) answer_doing(letter);
   if (letter.kind == Letter::Kind::kDoes) note_doing(letter);
 }
@@ -283,12 +282,7 @@ std::map<int, std::string> Network::ask_doing(absl::Span<const int> devices, abs
     const GroupMember* const device = find_device(id);
     if (device == nullptr) continue;
     ++num_asked;
-    letters.send(device->client_id, {.kind = Letter::Kind::kDoing,
-                                     .seq = question,
-                                     .group = kOfNoGroup,
-                                     .from = coordinator.client_id(),
-                                     .to = id,
-                                     .body = {}});
+    send(device->client_id, Letter::Kind::kDoing, question, id);
   }
   std::unique_lock<std::mutex> lock(doing_mutex_);
   answered_.wait_until(lock, to_chrono_steady(steady_now() + limit),
@@ -298,16 +292,10 @@ std::map<int, std::string> Network::ask_doing(absl::Span<const int> devices, abs
 
 void Network::answer_doing(const Letter& question) {
   const GroupMember* const device = find_device(question.to);
-  const bool is_own = device != nullptr && device->client_id == coordinator.client_id();
-  if (link_ == nullptr || !is_own) return;
-  Letter answer = {.kind = Letter::Kind::kDoes,
-                   .seq = question.seq,
-                   .group = kOfNoGroup,
-                   .from = coordinator.client_id(),
-                   .to = question.to,
-                   .body = {}};
-  append_text(host::describe_doing(*link_, *device), answer.body);
-  letters.send(question.from, answer);
+  if (link_ == nullptr || device == nullptr || !is_own(*device)) return;
+  std::vector<std::byte> answer;
+  append_text(host::describe_doing(*link_, *device), answer);
+  send(question.from, Letter::Kind::kDoes, question.seq, question.to, std::move(answer));
 }
 
 void Network::note_doing(const Letter& answer) {

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -129,13 +130,14 @@ class Network final : private LongWaits::Site, private transport::Links::Site {
   void answer_doing(const Letter& question);
   void note_doing(const Letter& answer);
   std::optional<LocalWait> wait_of(const shm::GroupMember& device);
-  bool has_arrived(int device, const RunId& run);
   // The known devices of such a list.
   std::vector<shm::GroupMember> devices_in(absl::Span<const IdRanges::Range> list) const;
   bool is_own(const shm::GroupMember& device) const {
     return device.client_id == coordinator.client_id();
   }
-  void send_to_client(int client, Letter::Kind kind);
+  // `kind`: from client to client. `device`: that it is about, where it is about one.
+  void send(int client, Letter::Kind kind, uint32_t seq = 0, int device = 0,
+            std::vector<std::byte> body = {});
   // Null for an id that no device has.
   const shm::GroupMember* find_device(int device) const;
 
