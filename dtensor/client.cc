@@ -10,6 +10,7 @@
 #include "collectives/group_backend.h"
 #include "device/buffer.h"
 #include "dtensor/client_hooks.h"
+#include "dtensor/client_waits.h"
 #include "dtensor/runtime.h"
 
 namespace tessera {
@@ -29,6 +30,8 @@ const std::shared_ptr<Runtime>& runtime_of(const Client& client) { return client
 
 std::shared_ptr<MeshRuntime> mesh_runtime_of(const Client& client) { return runtime_of(client); }
 
+WaitReports* wait_reports_of(const Client& client) { return &runtime_of(client)->job().reports(); }
+
 }  // namespace internal
 
 Status Client::check_not_moved_from() const {
@@ -37,31 +40,32 @@ Status Client::check_not_moved_from() const {
       "the client was moved from; use the Client that it was moved to");
 }
 
-int Client::client_id() const { return runtime_ == nullptr ? 0 : runtime_->client_id(); }
+int Client::client_id() const { return runtime_ == nullptr ? 0 : runtime_->job().client_id(); }
 
-int Client::num_clients() const { return runtime_ == nullptr ? 0 : runtime_->num_clients(); }
+int Client::num_clients() const { return runtime_ == nullptr ? 0 : runtime_->job().num_clients(); }
 
-int Client::local_rank() const { return runtime_ == nullptr ? 0 : runtime_->local_rank(); }
+int Client::local_rank() const { return runtime_ == nullptr ? 0 : runtime_->job().local_rank(); }
 
 absl::Span<const Device> Client::devices() const {
-  return runtime_ == nullptr ? absl::Span<const Device>() : runtime_->devices();
+  return runtime_ == nullptr ? absl::Span<const Device>() : runtime_->job().devices();
 }
 
 absl::Span<const Device> Client::local_devices() const {
-  return runtime_ == nullptr ? absl::Span<const Device>() : runtime_->local_devices();
+  return runtime_ == nullptr ? absl::Span<const Device>() : runtime_->devices().local();
 }
 
 const Topology& Client::topology() const {
   static const Topology* const kNone = new Topology();
-  return runtime_ == nullptr ? *kNone : runtime_->topology();
+  return runtime_ == nullptr ? *kNone : runtime_->job().plan_options().topology;
 }
 
 StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> local_device) const {
   TESSERA_RETURN_IF_ERROR(check_not_moved_from());
-  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> backend, runtime_->group(device_ids));
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> backend,
+                           runtime_->programs().group(device_ids));
   std::vector<int> positions;  // in the group, of this client's devices
   for (size_t i = 0; i < device_ids.size(); ++i) {
-    const Device& device = runtime_->devices()[device_ids[i]];
+    const Device& device = runtime_->job().devices()[device_ids[i]];
     if (device.client_id != client_id()) continue;
     if (!local_device.has_value() || device.ordinal == *local_device) {
       positions.push_back(static_cast<int>(i));
@@ -82,7 +86,7 @@ StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> lo
   auto held = std::make_shared<Held>(Held{runtime_, std::move(backend)});
   GroupBackend* const raw = held->backend.get();
   return internal::make_group(std::shared_ptr<GroupBackend>(std::move(held), raw), positions[0],
-                              runtime_->reduction_order());
+                              runtime_->job().plan_options().reduction_order);
 }
 
 Status Client::check_local_device(int local_device) const {
@@ -120,8 +124,10 @@ StatusOr<std::shared_ptr<std::byte>> Client::raw_allocate(int local_device, int6
   }
   const int64_t shape[] = {count};
   TESSERA_RETURN_IF_ERROR(with_context(validate_shape(shape, dtype), "allocate"));
-  TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Buffer> buffer,
-                           runtime_->allocate(local_device, num_bytes(shape, dtype)));
+  TESSERA_RETURN_IF_ERROR(runtime_->turns().check_open());
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::shared_ptr<Buffer> buffer,
+      Buffer::allocate(runtime_->device(local_device).memory(), num_bytes(shape, dtype)));
   return std::shared_ptr<std::byte>(buffer, buffer->mutable_data());
 }
 

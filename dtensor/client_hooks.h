@@ -5,7 +5,7 @@
 //
 //   StatusOr<Client> client =
 //       internal::connect(options, {.cuda = cuda::fake_libraries(cuda::FakeCuda::create())});
-//   ArenaPool& pool = internal::runtime_of(*client)->pool();
+//   ClientDevices& devices = internal::runtime_of(*client)->devices();
 #ifndef TESSERA_DTENSOR_CLIENT_HOOKS_H_
 #define TESSERA_DTENSOR_CLIENT_HOOKS_H_
 

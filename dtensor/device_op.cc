@@ -47,7 +47,7 @@ bool run_here(const Runtime& runtime, const DeviceProgram& program, const Parts&
     for (const std::shared_ptr<const Buffer>& in : part.in) {
       if (!in->ready().done()) return false;
     }
-    if (!streams.take(runtime.stream(part.row->ordinal))) return false;
+    if (!streams.take(runtime.device(part.row->ordinal).stream())) return false;
   }
   for (const Part& part : parts) {
     LocalDevice& device = runtime.device(part.row->ordinal);
@@ -73,8 +73,8 @@ StatusOr<FetchedInputs> find_fetches(Runtime& runtime, const DeviceProgram& prog
     if (program.fetches[i] == nullptr) continue;
     FetchedInput& input = fetched.emplace_back();
     input.number = i;
-    TESSERA_ASSIGN_OR_RETURN(input.program, runtime.fetch_program(program.fetches[i]));
-    input.held.resize(runtime.local_devices().size());
+    TESSERA_ASSIGN_OR_RETURN(input.program, runtime.programs().fetch(program.fetches[i]));
+    input.held.resize(runtime.devices().local().size());
     const TensorRep& rep = TensorAccess::rep(inputs[i]);
     for (const DeviceStep& row : input.program->steps[0]) {
       for (size_t d = 0; d < rep.devices.size(); ++d) {
@@ -92,8 +92,8 @@ StatusOr<FetchedInputs> find_fetches(Runtime& runtime, const DeviceProgram& prog
 TensorFacts facts_of(const DTensor& tensor) {
   const TensorRep& rep = TensorAccess::rep(tensor);
   if (rep.runtime == nullptr) return {rep.error};
-  return {rep.error, rep.runtime->number(), rep.runtime->uses_host_memory(),
-          rep.runtime->arithmetic()};
+  return {rep.error, rep.runtime->number(), rep.runtime->devices().uses_host_memory(),
+          rep.runtime->job().arithmetic()};
 }
 
 void* op_state_of(const DTensor& tensor, absl::FunctionRef<std::shared_ptr<void>()> make) {
@@ -101,8 +101,7 @@ void* op_state_of(const DTensor& tensor, absl::FunctionRef<std::shared_ptr<void>
 }
 
 PlanOptions plan_options_of(const DTensor& tensor) {
-  const Runtime& runtime = *TensorAccess::rep(tensor).runtime;
-  return {.topology = runtime.topology(), .reduction_order = runtime.reduction_order()};
+  return TensorAccess::rep(tensor).runtime->job().plan_options();
 }
 
 DTensor failed_tensor(DType dtype, const Shape& shape, const StatusOr<Layout>& layout,
@@ -152,7 +151,8 @@ std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTenso
     row.out = layout.box(program->shape, device.position);
     bytes += num_bytes(row.out.sizes, dtype);
   }
-  program->runs_on_caller = first.runtime->uses_host_memory() && bytes <= kMostBytesOnCaller;
+  program->runs_on_caller =
+      first.runtime->devices().uses_host_memory() && bytes <= kMostBytesOnCaller;
   return program;
 }
 
@@ -186,7 +186,7 @@ DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> p
   for (size_t d = 0; d < program->rows.size(); ++d) {
     const DeviceRow& row = program->rows[d];
     StatusOr<std::shared_ptr<Buffer>> buffer =
-        runtime->new_buffer(row.ordinal, num_bytes(row.out.sizes, program->dtype));
+        runtime->device(row.ordinal).new_buffer(num_bytes(row.out.sizes, program->dtype));
     if (!buffer.ok()) {
       out.buffers.push_back(Buffer::failed(buffer.status()));
       continue;
@@ -199,13 +199,13 @@ DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> p
     }
     out.buffers.push_back(part.out);
   }
-  const StatusOr<Runtime::Turn> turn = runtime->take_turn();
+  const StatusOr<Turn> turn = runtime->turns().take();
   if (!turn.ok()) {
     return TensorAccess::failed(out.dtype, *out.shape, *out.layout, turn.status());
   }
   for (FetchedInput& input : *fetched) {
     run_steps(*runtime, input.program, inputs[input.number].dtype(), label,
-              runtime->next_op_number(), input.held);
+              runtime->turns().next_op_number(), input.held);
     for (Part& part : parts) {
       if (input.held[part.row->ordinal].buffer != nullptr) {
         part.in[input.number] = std::move(input.held[part.row->ordinal].buffer);

@@ -56,7 +56,7 @@ Status run_update(LocalDevice& device, const UpdateKernel& kernel, UpdatePart& p
 
 // Small work, on this thread, if the inputs are ready and the devices idle. Requires a turn.
 bool update_here(const Runtime& runtime, const UpdateKernel& kernel, UpdateParts& parts) {
-  if (!runtime.uses_host_memory()) return false;
+  if (!runtime.devices().uses_host_memory()) return false;
   int64_t bytes = 0;
   TakenStreams streams;
   for (const UpdatePart& part : parts) {
@@ -67,7 +67,7 @@ bool update_here(const Runtime& runtime, const UpdateKernel& kernel, UpdateParts
     }
   }
   for (const UpdatePart& part : parts) {
-    if (!streams.take(runtime.stream(part.ordinal))) return false;
+    if (!streams.take(runtime.device(part.ordinal).stream())) return false;
   }
   for (UpdatePart& part : parts)
     run_update(runtime.device(part.ordinal), kernel, part).IgnoreError();
@@ -80,7 +80,7 @@ Status update_on_devices(const char* label, absl::Span<DTensor* const> state, co
                          UpdateKernel kernel) {
   const TensorRep& first = TensorAccess::rep(*state[0]);
   const std::shared_ptr<Runtime> runtime = first.runtime;
-  TESSERA_ASSIGN_OR_RETURN(const Runtime::Turn turn, runtime->take_turn());
+  TESSERA_ASSIGN_OR_RETURN(const Turn turn, runtime->turns().take());
   UpdateParts parts;
   for (size_t d = 0; d < first.devices.size(); ++d) {
     UpdatePart& part = parts.emplace_back();
@@ -100,8 +100,8 @@ Status update_on_devices(const char* label, absl::Span<DTensor* const> state, co
     rep.devices = old.devices;
     for (size_t d = 0; d < parts.size(); ++d) {
       parts[d].from.push_back(old.buffers[d]);
-      parts[d].to.push_back(runtime->deferred_buffer(
-          parts[d].ordinal, parts[d].num_elements * dtype_size(old.dtype)));
+      parts[d].to.push_back(Buffer::deferred(runtime->device(parts[d].ordinal).memory(),
+                                             parts[d].num_elements * dtype_size(old.dtype)));
       rep.buffers.push_back(parts[d].to.back());
     }
     *tensor = TensorAccess::make(std::move(made));

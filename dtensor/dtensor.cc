@@ -33,7 +33,7 @@ const Layout& DTensor::layout() const {
 
 Status DTensor::await() const {
   Status first = rep().error;
-  if (!rep().buffers.empty()) first.Update(rep().runtime->check_may_wait("await"));
+  if (!rep().buffers.empty()) first.Update(rep().runtime->devices().check_may_wait("await"));
   if (!first.ok()) return first;
   for (size_t i = 0; i < rep().buffers.size(); ++i) first.Update(rep().await(*rep().buffers[i]));
   return first;
@@ -70,14 +70,14 @@ StatusOr<internal::RawShard> DTensor::raw_shard(int local_device, DType dtype) c
   if (local_device < 0 || local_device >= num_local_shards()) {
     return absl::InvalidArgumentError(
         num_local_shards() == 0
-            ? absl::StrCat("shard(", local_device, "): client ", rep().runtime->client_id(),
+            ? absl::StrCat("shard(", local_device, "): client ", rep().runtime->job().client_id(),
                            " holds no shard of a tensor on ", rep().layout->mesh().to_string())
             : absl::StrCat("shard(", local_device,
                            ") is out of range; this client holds shards 0 "
                            "to ",
                            num_local_shards() - 1));
   }
-  TESSERA_RETURN_IF_ERROR(rep().runtime->check_may_wait("shard"));
+  TESSERA_RETURN_IF_ERROR(rep().runtime->devices().check_may_wait("shard"));
   const std::shared_ptr<const Buffer>& buffer = rep().buffers[local_device];
   const MeshDevice& device = rep().devices[local_device];
   std::shared_ptr<const Buffer> on_host = rep().runtime->device(device.ordinal).host_copy(buffer);

@@ -160,17 +160,18 @@ DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
   absl::InlinedVector<Part, kInlineLocalDevices> parts;
   for (const MeshDevice& device : out.devices) {
     StatusOr<std::shared_ptr<Buffer>> buffer =
-        out.runtime->new_buffer(device.ordinal, num_bytes(out.box_of(device).sizes, out_dtype));
+        out.runtime->device(device.ordinal)
+            .new_buffer(num_bytes(out.box_of(device).sizes, out_dtype));
     if (!buffer.ok()) {
       out.buffers.push_back(Buffer::failed(buffer.status()));
       continue;
     }
     out.buffers.push_back(*buffer);
-    parts.push_back({&out.runtime->stream(device.ordinal),
+    parts.push_back({&out.runtime->device(device.ordinal).stream(),
                      internal::LocalMapPart::create(out, device, inputs, fn, *std::move(buffer))});
   }
   // All that calls functions of the user's, as a copy of `fn` does, comes before the turn.
-  const StatusOr<Runtime::Turn> turn = out.runtime->take_turn();
+  const StatusOr<Turn> turn = out.runtime->turns().take();
   if (!turn.ok()) {
     return internal::TensorAccess::failed(out_dtype, out_shape, out_layout, turn.status());
   }

@@ -177,7 +177,7 @@ namespace {
 Status check_shards(const TensorRep& rep, absl::Span<const RawHostShard> local) {
   if (local.size() != rep.devices.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("from_shards on client ", rep.runtime->client_id(), ": expected ",
+        absl::StrCat("from_shards on client ", rep.runtime->job().client_id(), ": expected ",
                      rep.devices.size(), " shards, one for each local device of ",
                      rep.layout->mesh().to_string(), ", got ", local.size()));
   }

@@ -35,31 +35,31 @@ StatusOr<std::shared_ptr<TensorRep>> start_relayout(DTensor& tensor, LayoutArg t
   }
   const std::shared_ptr<Runtime> runtime_ref = from.runtime;
   Runtime& runtime = *runtime_ref;
-  if (replicas == Replicas::kShared && !runtime.uses_host_memory()) {
+  if (replicas == Replicas::kShared && !runtime.devices().uses_host_memory()) {
     return absl::UnimplementedError(
         absl::StrCat("relayout to ", to->to_string_with_mesh(),
                      ": replicas on GPUs do not share memory yet; use Replicas::kOwn"));
   }
   TESSERA_ASSIGN_OR_RETURN(
       std::shared_ptr<const RelayoutProgram> program,
-      runtime.relayout_program({*from.layout, *to, from.shape, from.dtype, replicas}));
+      runtime.programs().relayout({*from.layout, *to, from.shape, from.dtype, replicas}));
   // Counts handles, not buffers: ops that fill or read a buffer hold it too, for as long as they
   // take.
   const bool is_kept = internal::TensorAccess::has_copies(tensor);
-  HeldByDevice held(runtime.local_devices().size());
+  HeldByDevice held(runtime.devices().local().size());
   for (size_t i = 0; i < from.devices.size(); ++i) {
     held[from.devices[i].ordinal] = {from.buffers[i], is_kept};
   }
   const bool is_view = program->steps.empty() || (program->is_view && is_kept);
-  Runtime::Turn turn;
+  Turn turn;
   if (!is_view) {
-    TESSERA_ASSIGN_OR_RETURN(turn, runtime.take_turn());
+    TESSERA_ASSIGN_OR_RETURN(turn, runtime.turns().take());
   }
   // No error from here on. Only the buffers above are used of `from`.
   const DType dtype = from.dtype;
   tensor = internal::TensorAccess::make(nullptr);
   // Every client takes the number, whether or not its program is a view.
-  const uint64_t number = program->steps.empty() ? 0 : runtime.next_op_number();
+  const uint64_t number = program->steps.empty() ? 0 : runtime.turns().next_op_number();
   if (is_view) {
     view_all(*program, dtype, held);
   } else {

@@ -53,7 +53,8 @@ void run_row(const Launch& launch, const DeviceStep& row, Held& held) {
   if (row.group == nullptr && !row.new_box.has_value()) return;
   std::shared_ptr<Buffer> out;
   if (row.new_box.has_value()) {
-    out = launch.runtime.deferred_buffer(row.ordinal, num_bytes(row.new_box->sizes, launch.dtype));
+    out = Buffer::deferred(launch.runtime.device(row.ordinal).memory(),
+                           num_bytes(row.new_box->sizes, launch.dtype));
   }
   held.buffer = out;
   row.group->start(row.collective, {.in_buffer = std::move(in),
@@ -89,7 +90,7 @@ bool run_step_here(Runtime& runtime, const std::vector<DeviceStep>& rows, DType 
     const int lender = replicas.empty() ? row.ordinal : (*row.member_ordinals)[replicas[0]];
     if (made[lender] == nullptr) {
       StatusOr<std::shared_ptr<Buffer>> out =
-          runtime.new_buffer(lender, num_bytes(row.new_box->sizes, dtype));
+          runtime.device(lender).new_buffer(num_bytes(row.new_box->sizes, dtype));
       if (!out.ok()) return false;
       made[lender] = *std::move(out);
     }
@@ -122,7 +123,7 @@ size_t run_here(Runtime& runtime, const StepProgram& program, DType dtype, HeldB
       const Buffer* in = held[row.ordinal].buffer.get();
       if (in != nullptr && (!in->ready().done() || !in->ready().status().ok())) return 0;
       if (std::exchange(taken[row.ordinal], true)) continue;
-      if (!streams.take(runtime.stream(row.ordinal))) return 0;
+      if (!streams.take(runtime.device(row.ordinal).stream())) return 0;
     }
   }
   size_t step = 0;

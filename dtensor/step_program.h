@@ -5,7 +5,7 @@
 // Internal to dtensor/.
 //
 // Its rows have the groups that devices meet in and what they do there; running it only allocates
-// the outputs and enqueues. Immutable, shared, cached by Runtime.
+// the outputs and enqueues. Immutable, shared, cached by Programs.
 #ifndef TESSERA_DTENSOR_STEP_PROGRAM_H_
 #define TESSERA_DTENSOR_STEP_PROGRAM_H_
 

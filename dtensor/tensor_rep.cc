@@ -18,7 +18,7 @@ std::shared_ptr<const Buffer> TensorRep::buffer_of(int ordinal) const {
 Status TensorRep::await(const Buffer& buffer) const {
   // The op that fills it may run on this thread, unless other devices of it wait for this thread.
   if (!buffer.ready().done() && devices.size() == 1) {
-    runtime->stream(devices[0].ordinal).run_here(&buffer.filled());
+    runtime->device(devices[0].ordinal).stream().run_here(&buffer.filled());
   }
   return buffer.ready().wait();
 }
@@ -33,7 +33,7 @@ StatusOr<std::shared_ptr<TensorRep>> new_tensor(DType dtype, Shared<Shape> shape
                      " is abstract: no devices stand behind it; make it with create_mesh(client, "
                      "...) to hold tensors"));
   }
-  TESSERA_RETURN_IF_ERROR(runtime->check_open());
+  TESSERA_RETURN_IF_ERROR(runtime->turns().check_open());
   TESSERA_RETURN_IF_ERROR(layout->validate_shape(*shape));
   TESSERA_RETURN_IF_ERROR(validate_shape(*shape, dtype));
   if (layout->is_partial()) {
@@ -44,7 +44,7 @@ StatusOr<std::shared_ptr<TensorRep>> new_tensor(DType dtype, Shared<Shape> shape
   rep->dtype = dtype;
   rep->shape = std::move(shape);
   rep->layout = *layout;
-  rep->devices = runtime->local_devices_of(layout->mesh());
+  rep->devices = devices_in(layout->mesh(), runtime->devices().local());
   rep->runtime = std::move(runtime);
   return rep;
 }

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "collectives/shared.h"
 #include "device/buffer.h"
+#include "dtensor/mesh_devices.h"
 #include "dtensor/runtime.h"
 #include "layout/layout.h"
 

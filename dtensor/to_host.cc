@@ -22,16 +22,16 @@ StatusOr<internal::RawShard> DTensor::raw_to_host(DType dtype) const {
   if (num_local_shards() == 0 || dtype != rep().dtype) {
     TESSERA_RETURN_IF_ERROR(check_dtype("to_host", dtype));
     return absl::FailedPreconditionError(absl::StrCat(
-        "to_host: client ", rep().runtime->client_id(), " owns no device of ",
+        "to_host: client ", rep().runtime->job().client_id(), " owns no device of ",
         rep().layout->mesh().to_string(), "; relayout to a mesh that it belongs to first"));
   }
-  TESSERA_RETURN_IF_ERROR(rep().runtime->check_may_wait("to_host"));
+  TESSERA_RETURN_IF_ERROR(rep().runtime->devices().check_may_wait("to_host"));
   if (rep().layout->is_fully_replicated()) return raw_shard(0, dtype);
   // One copy per client is enough: the first device of each client in the mesh gets it.
   std::map<int, int> first_device;
   for (const int id : rep().layout->mesh().device_ids()) {
     const auto [it, inserted] =
-        first_device.try_emplace(rep().runtime->devices()[id].client_id, id);
+        first_device.try_emplace(rep().runtime->job().devices()[id].client_id, id);
     it->second = std::min(it->second, id);
   }
   std::vector<int> ids;

@@ -125,7 +125,8 @@ TEST_P(GrowthTest, NothingGrows) {
       // The others still use this client's memory, and it theirs.
       TESSERA_RETURN_IF_ERROR(mesh.barrier("part", absl::Seconds(60)));
       TESSERA_RETURN_IF_ERROR(client.sync_devices());
-      const uint64_t live_bytes = internal::runtime_of(client)->pool().live_bytes();
+      const uint64_t live_bytes =
+          internal::runtime_of(client)->devices().host_memory()->live_bytes();
       TESSERA_REQUIRE(live_bytes == 0, live_bytes, " bytes of the arenas are still in use");
       return absl::OkStatus();
     };
@@ -155,13 +156,13 @@ class Halves {
   explicit Halves(int64_t count) : count_(count) {}
   void note(const Client& client, int64_t i) {
     if (i % 50 != 49) return;
-    const Runtime& runtime = *internal::runtime_of(client);
+    Runtime& runtime = *internal::runtime_of(client);
     const Holdings now = current_holdings();
     Most& most = i < count_ / 2 ? first_ : second_;
     most.heap_bytes = std::max(most.heap_bytes, now.heap_bytes);
     most.resident_kib = std::max(most.resident_kib, now.private_kib + now.shared_kib);
-    most.group_bytes = std::max(most.group_bytes, runtime.backend().num_group_bytes());
-    most.num_cached = std::max(most.num_cached, runtime.num_cached());
+    most.group_bytes = std::max(most.group_bytes, runtime.devices().backend().num_group_bytes());
+    most.num_cached = std::max(most.num_cached, runtime.programs().size());
   }
   Status check(const Client& client) const {
     if (client.client_id() == 0) {

@@ -32,7 +32,8 @@ using absl::StatusCode;
 TEST(DeviceSpanTest, LiesInTheArenaUntilItsLastHandleGoes) {
   EXPECT_THAT(run_clients({.devices_per_client = 2},
                           [](Client& client) -> Status {
-                            const ArenaPool& pool = internal::runtime_of(client)->pool();
+                            const ArenaPool& pool =
+                                *internal::runtime_of(client)->devices().host_memory();
                             const uint64_t before = pool.live_bytes();
                             {
                               TESSERA_ASSIGN_OR_RETURN(DeviceSpan<float> x,

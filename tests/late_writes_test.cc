@@ -66,7 +66,8 @@ class HeldUpWrites {
         continue;
       }
       auto* const memory = reinterpret_cast<std::byte*>(begin);
-      if (internal::runtime_of(client)->pool().locate(memory, 1).has_value()) continue;
+      ArenaPool& pool = *internal::runtime_of(client)->devices().host_memory();
+      if (pool.locate(memory, 1).has_value()) continue;
       ranges_.push_back({memory, end - begin});
     }
     TESSERA_REQUIRE(ranges_.size() >= 2, ranges_.size(), " arenas of two other clients");

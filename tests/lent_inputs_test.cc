@@ -74,7 +74,7 @@ TEST_P(LentInputsTest, MemoryComesBack) {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
     TESSERA_ASSIGN_OR_RETURN(const Layout rows, Layout::parse(mesh, "[x, -]"));
     TESSERA_ASSIGN_OR_RETURN(const Layout columns, Layout::parse(mesh, "[-, x]"));
-    ArenaPool& pool = internal::runtime_of(client)->pool();
+    ArenaPool& pool = *internal::runtime_of(client)->devices().host_memory();
     const Shape shape = {1024, 1024};
     DTensor tensor = iota<float>(shape, rows);
     const uint64_t bytes_of_one = 4 * 1024 * 1024 * client.local_devices().size() / 8;

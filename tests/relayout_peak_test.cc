@@ -37,7 +37,7 @@ enum class Source { kKept, kGivenAway };
 
 // The high-water mark of this client's memory over one relayout.
 StatusOr<int64_t> peak_of(Client& client, const Layout& from, const Layout& to, Source source) {
-  ArenaPool& pool = internal::runtime_of(client)->pool();
+  ArenaPool& pool = *internal::runtime_of(client)->devices().host_memory();
   // The barrier has passed, but its tensors may not be gone yet.
   TESSERA_RETURN_IF_ERROR(client.sync_devices());
   TESSERA_REQUIRE(pool.live_bytes() == 0, "of an earlier tensor: ", pool.live_bytes());

@@ -91,7 +91,8 @@ TEST_P(RelayoutViewsTest, ContiguousPartsShareTheMemoryOfTheSource) {
 uint64_t live_bytes(const Client& client) {
   Runtime& runtime = *internal::runtime_of(client);
   const auto* gpu = dynamic_cast<const cuda::CudaDevice*>(&runtime.device(0));
-  return gpu == nullptr ? runtime.pool().live_bytes() : gpu->slabs()->live_bytes();
+  return gpu == nullptr ? runtime.devices().host_memory()->live_bytes()
+                        : gpu->slabs()->live_bytes();
 }
 
 TEST_P(RelayoutViewsTest, ASourceThatIsGivenAwayIsNotShared) {

@@ -118,7 +118,7 @@ TEST_P(SharedReplicasTest, OneCopyForAllDevices) {
   };
   const auto check = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2, y=4}"));
-    ArenaPool& pool = internal::runtime_of(client)->pool();
+    ArenaPool& pool = *internal::runtime_of(client)->devices().host_memory();
     const Shape shape = {256, 1024};
     const auto check_move = [&](const Move& move) -> Status {
       TESSERA_ASSIGN_OR_RETURN(const Layout to, Layout::parse(mesh, move.to));
@@ -153,14 +153,15 @@ TEST_P(SharedReplicasTest, MemoryComesBack) {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
     TESSERA_ASSIGN_OR_RETURN(const Layout whole, Layout::replicated(mesh, 1));
     const DTensor tensor = iota<float>({1 << 18}, Layout::parse(mesh, "[x]"));
+    const ArenaPool& pool = *internal::runtime_of(client)->devices().host_memory();
     uint64_t reserved = 0;
     for (int round = 0; round < 40; ++round) {
       TESSERA_RETURN_IF_ERROR(relayout(tensor, whole, Replicas::kShared).await());
       TESSERA_RETURN_IF_ERROR(client.sync_devices());
       TESSERA_RETURN_IF_ERROR(mesh.barrier("released", kWait));
-      if (round == 1) reserved = internal::runtime_of(client)->pool().reserved_bytes();
+      if (round == 1) reserved = pool.reserved_bytes();
     }
-    TESSERA_REQUIRE(internal::runtime_of(client)->pool().reserved_bytes() == reserved);
+    TESSERA_REQUIRE(pool.reserved_bytes() == reserved);
     return absl::OkStatus();
   };
   EXPECT_THAT(run(check), IsOk());

@@ -131,7 +131,7 @@ Status send_after_failures_without_threads() {
   constexpr int kRecords = 16;
   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.num_local_devices = 2}));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<GroupBackend> backend,
-                           internal::runtime_of(client)->group({0, 1}));
+                           internal::runtime_of(client)->programs().group({0, 1}));
   const Collective::Ptr wrong =
       Collective::refused({2, 0}, {.kind = OpKind::kSendRecv, .ends = {0, 1}},
                           absl::InvalidArgumentError("wrong on purpose"));

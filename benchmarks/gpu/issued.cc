@@ -14,7 +14,7 @@ namespace tessera::benchmarks {
 
 StatusOr<absl::Time> wait_issued(const Client& client) {
   const auto issued = std::make_shared<std::promise<absl::Time>>();
-  internal::runtime_of(client)->stream(0).enqueue("the end of a measurement", [issued] {
+  internal::runtime_of(client)->device(0).stream().enqueue("the end of a measurement", [issued] {
     issued->set_value(absl::Now());
     return absl::OkStatus();
   });

@@ -170,7 +170,7 @@ Status Issuer::prepare() {
 // The thread that has no name is the watch's (collectives/nccl/watch.h).
 void Issuer::name_threads() {
   log_->name_this_thread("caller");
-  Stream& stream = internal::runtime_of(client_)->stream(0);
+  Stream& stream = internal::runtime_of(client_)->device(0).stream();
   stream.enqueue("the names of threads", [log = log_, &stream] {
     log->name_this_thread("issuing thread");
     stream.when_done([log](const Status&) { log->name_this_thread("reaping thread"); });

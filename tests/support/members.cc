@@ -31,7 +31,7 @@ Status run_on_gpu(const Client& client, const Device& device, const std::vector<
   std::vector<std::shared_ptr<cuda::StagedGroup>> groups;
   const auto staged = [&](const std::vector<int>& ids) -> StatusOr<Group> {
     TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> group,
-                             internal::runtime_of(client)->group(ids));
+                             internal::runtime_of(client)->programs().group(ids));
     groups.push_back(std::make_shared<cuda::StagedGroup>(std::move(group), stage));
     const auto own = std::find(ids.begin(), ids.end(), device.id);
     return internal::make_group(groups.back(), static_cast<int>(own - ids.begin()));
@@ -44,7 +44,7 @@ Status run_on_gpu(const Client& client, const Device& device, const std::vector<
   };
   const Status status = body({group, group.position(), subgroup});
   // Its errors are those of the operations.
-  internal::runtime_of(client)->stream(device.ordinal).sync().IgnoreError();
+  internal::runtime_of(client)->device(device.ordinal).stream().sync().IgnoreError();
   return status;
 }
 
@@ -57,7 +57,8 @@ Status run_member(const Client& client, const Device& device, const std::vector<
     for (const int position : positions) ids.push_back(device_ids[position]);
     return client.group(std::move(ids), device.ordinal);
   };
-  return body({group, group.position(), subgroup, internal::runtime_of(client)->shared_pool()});
+  return body(
+      {group, group.position(), subgroup, internal::runtime_of(client)->devices().host_memory()});
 }
 
 }  // namespace

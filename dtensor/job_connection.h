@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// JobConnection: the place of one client in its job: the coordinator, the devices of all clients
+// and its own, and the reports of its long waits. Internal to dtensor/.
+//
+//   connect() ----> running ---- leave(), or stop() alone ----> ended
+//
+// Invariants:
+//   1. devices(), plan_options() and arithmetic() never change, and all clients have the same;
+//   2. after leave() or stop(), what users still hold stays valid, and fails.
+//
+// Threads. Any thread may call the functions above "The end". Of leave() and stop() one is called,
+// once. An object is moved only before other threads know it.
+#ifndef TESSERA_DTENSOR_JOB_CONNECTION_H_
+#define TESSERA_DTENSOR_JOB_CONNECTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "base/wait_reports.h"
+#include "collectives/platform/client_devices.h"
+#include "collectives/platform/platform.h"
+#include "device/arithmetic.h"
+#include "device/device.h"
+#include "dtensor/client_hooks.h"
+#include "dtensor/client_options.h"
+#include "job/coordinator/coordinator.h"
+#include "relayout/plan.h"
+
+namespace tessera {
+
+struct JobTimes;
+
+class JobConnection {
+ public:
+  // Errors are those of Client::connect().
+  static StatusOr<JobConnection> connect(const ClientOptions& options,
+                                         const internal::ClientHooks& hooks);
+
+  int client_id() const { return coordinator_->client_id(); }
+  int num_clients() const { return coordinator_->num_clients(); }
+  int local_rank() const;
+  // By id.
+  absl::Span<const Device> devices() const { return devices_; }
+  // Those of this client.
+  ClientDevices& client_devices() const { return *client_devices_; }
+  // How relayouts are planned.
+  const PlanOptions& plan_options() const { return plan_options_; }
+  // The arithmetic of the CPUs of all clients.
+  const Arithmetic& arithmetic() const { return arithmetic_; }
+  // For layers above, whose calls may wait too.
+  WaitReports& reports() const { return *reports_; }
+
+  // Waits until all `participants` have made this call. Errors as of Coordinator::check_in().
+  Status check_in(absl::string_view name, const std::string& value,
+                  absl::Span<const int> participants, absl::Time deadline) const;
+
+  // ---- The end. Requires that no operation begins any more.
+
+  // Waits until the devices have done their work, and leaves the job. DeadlineExceeded where work
+  // was cancelled after `timeout`. `keep`: as for stop().
+  Status leave(absl::Duration timeout, std::shared_ptr<const void> keep);
+  // Ends the threads and closes the sockets. Functions that still run on a device at the deadline
+  // go on; a thread of its own then keeps `keep`, which holds this object, until they have ended.
+  // Returns which devices those are, empty for none.
+  std::string stop(absl::Time deadline, std::shared_ptr<const void> keep);
+
+ private:
+  JobConnection(const ClientOptions& options, const internal::ClientHooks& hooks)
+      : options_(options), hooks_(hooks) {}
+  // Reports of long waits, from now on.
+  Status start_reports(int client_id);
+  Status start_devices(std::unique_ptr<Platform> platform, const JobTimes& times, uint64_t job_word,
+                       absl::Time deadline);
+  // What calls of this client at the coordinator wait for, of this kind, and of check-ins those
+  // with this value. Called by the thread of the reports.
+  WaitReports::Missing awaited(AwaitedCall::Kind kind, absl::string_view value) const;
+
+  ClientOptions options_;
+  internal::ClientHooks hooks_;
+  std::vector<Device> devices_;
+  PlanOptions plan_options_;
+  Arithmetic arithmetic_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<ClientDevices> client_devices_;
+  std::unique_ptr<WaitReports> reports_;  // uses what is above: it goes first
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_JOB_CONNECTION_H_

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Programs: what the operations of one client need and is made once: groups of devices, programs of
+// relayouts and fetches, plans of barriers. Internal to dtensor/.
+//
+// Invariants:
+//   1. equal arguments give the same program, as long as it is kept;
+//   2. what is kept holds no mesh that holds the runtime, which would never end;
+//   3. when groups take more memory than a bound, all that is kept is released.
+//
+// Thread-safe.
+#ifndef TESSERA_DTENSOR_PROGRAMS_H_
+#define TESSERA_DTENSOR_PROGRAMS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/hash/hash.h"
+#include "absl/types/span.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "collectives/group_backend.h"
+#include "dtensor/barriers.h"
+#include "dtensor/bounded_cache.h"
+#include "dtensor/job_connection.h"
+#include "dtensor/program.h"
+#include "dtensor/replicas.h"
+#include "dtensor/step_program.h"
+#include "dtensor/turns.h"
+#include "layout/layout.h"
+#include "mesh/mesh.h"
+#include "relayout/fetch.h"
+
+namespace tessera {
+
+class Programs {
+ public:
+  // Both must outlive the object.
+  Programs(const JobConnection& job, const Turns& turns);
+
+  // FailedPrecondition after shutdown; other errors are those of ClientDevices::group().
+  StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
+
+  // The key of a program, owned by the caller.
+  struct RelayoutArgs {
+    const Layout& from;
+    const Layout& to;
+    const Shape& shape;
+    DType dtype;
+    Replicas replicas;
+  };
+  // This client's part of each.
+  StatusOr<std::shared_ptr<const RelayoutProgram>> relayout(const RelayoutArgs& args);
+  StatusOr<std::shared_ptr<const StepProgram>> fetch(const std::shared_ptr<const Fetch>& fetch);
+  StatusOr<std::shared_ptr<const BarrierPlan>> barrier(const Mesh& mesh);
+
+  // How many are kept.
+  size_t size() const { return relayouts_.size() + fetches_.size() + barriers_.size(); }
+
+ private:
+  const JobConnection& job_;
+  const Turns& turns_;
+  const std::function<StatusOr<std::shared_ptr<GroupBackend>>(absl::Span<const int>)> find_group_;
+  const ProgramClient client_;
+  // When groups take so many bytes, what is kept of them is released.
+  std::atomic<uint64_t> most_group_bytes_;
+
+  struct RelayoutKey {
+    Layout from;
+    Layout to;
+    Shape shape;
+    DType dtype;
+    Replicas replicas;
+    RelayoutArgs args() const { return {from, to, shape, dtype, replicas}; }
+  };
+  // Finds a program without a copy of its key.
+  struct RelayoutHash {
+    size_t operator()(const RelayoutArgs& args) const {
+      return absl::HashOf(args.from, args.to, args.shape, args.dtype, args.replicas);
+    }
+    size_t operator()(const RelayoutKey& key) const { return (*this)(key.args()); }
+  };
+  struct SameRelayout {
+    bool operator()(const RelayoutKey& key, const RelayoutArgs& b) const {
+      const RelayoutArgs a = key.args();
+      return a.dtype == b.dtype && a.replicas == b.replicas && a.shape == b.shape &&
+             a.from == b.from && a.to == b.to;
+    }
+    bool operator()(const RelayoutKey& a, const RelayoutKey& b) const {
+      return (*this)(a, b.args());
+    }
+  };
+  BoundedCache<RelayoutKey, RelayoutProgram, RelayoutHash, SameRelayout> relayouts_;
+
+  // A key is the fetch itself, which it keeps: no other one has its address.
+  using FetchKey = std::shared_ptr<const Fetch>;
+  BoundedCache<FetchKey, StepProgram, absl::Hash<FetchKey>, std::equal_to<>> fetches_;
+  BoundedCache<Mesh, BarrierPlan, absl::Hash<Mesh>, std::equal_to<>> barriers_;
+};
+
+}  // namespace tessera
+
+#endif  // TESSERA_DTENSOR_PROGRAMS_H_
