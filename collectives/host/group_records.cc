@@ -71,10 +71,10 @@ bool GroupRecords::all_have_passed_before(uint32_t seq) const {
          record(seq).is_done_by_all(state, [&](uint32_t met) { return all_left(met, seq); });
 }
 
-uint32_t GroupRecords::newest() const {
+uint32_t newest_of(const GroupRecords& group) {
   uint32_t newest = 0;
-  for (uint32_t i = 0; i <= last_record_; ++i) {
-    const State state = load(i);
+  for (uint32_t i = 0; i < group.num_records(); ++i) {
+    const State state = group.load(i);
     if (!state.is_unused() && (newest == 0 || is_later(state.seq, newest))) newest = state.seq;
   }
   return newest;
@@ -88,8 +88,8 @@ bool GroupRecords::is_being_settled(uint32_t seq) const {
   });
 }
 
-bool GroupRecords::failed_on_the_move(uint32_t seq) const {
-  const State state = load(seq);
+bool failed_on_the_move(const GroupRecords& group, uint32_t seq) {
+  const State state = group.load(seq);
   if (state.seq != seq || !state.is_settled()) return true;
   return state.after_arrival && state.kind != VerdictKind::kMismatch;
 }

@@ -68,8 +68,6 @@ class GroupRecords {
   shm::HostLink& link() const { return *link_; }
   const BlockId& id() const { return id_; }
   shm::GroupBlock* block() const { return block_; }
-  // The bytes of the region that the block takes.
-  uint64_t num_bytes() const { return block_->body_offset + num_records() * record_stride_; }
   uint32_t num_records() const { return last_record_ + 1; }
 
   // The number of the member's next operation, as the last handle of its client left it; 0: its
@@ -124,8 +122,6 @@ class GroupRecords {
   // Whether each member is done with the operation that had the record of `seq` before it, by its
   // own doing: none of them is left behind by a verdict of `seq`.
   bool all_have_passed_before(uint32_t seq) const;
-  // The newest operation that any record describes.
-  uint32_t newest() const;
 
   // Whether the operation has begun, with a member that has arrived, and not all have.
   bool is_open(uint32_t seq) const {
@@ -144,8 +140,6 @@ class GroupRecords {
   bool is_being_settled(uint32_t seq) const;
   // Whether it is finished, or its verdict can be read without waiting for the client that settles.
   bool has_result(uint32_t seq) const { return is_finished(seq) && !is_being_settled(seq); }
-  // Whether the operation failed when peers might be reading or writing its memory already.
-  bool failed_on_the_move(uint32_t seq) const;
   // Whether no member accesses the memory of the operation any more: all have acknowledged its
   // verdict, or each is done with it or has ended.
   bool all_are_done_with(uint32_t seq) const;
@@ -173,6 +167,11 @@ class GroupRecords {
   BlockId id_;
   shm::GroupBlock* block_;
 };
+
+// The newest operation that any record describes.
+uint32_t newest_of(const GroupRecords& group);
+// Whether the operation failed when peers might be reading or writing its memory already.
+bool failed_on_the_move(const GroupRecords& group, uint32_t seq);
 
 }  // namespace tessera::host
 

@@ -165,7 +165,7 @@ void JointRun::fail_on_devices(absl::Duration waited, absl::string_view why) con
 void JointRun::abandon(const Status& error, bool found_mismatch) {
   if (has_moved() && is_on_device()) group().device_mover()->fail(op.seq, op.member, error);
   const bool on_the_move =
-      group().spans_clients() && rendezvous().records().failed_on_the_move(op.seq);
+      group().spans_clients() && failed_on_the_move(rendezvous().records(), op.seq);
   const bool is_callers = arguments().out_buffer == nullptr && copy(&Copies::out) == nullptr;
   if (on_the_move && is_callers && shares_addresses() && do_peers_write_output) {
     group().resources().pool().withhold(arguments().out, out_bytes(collective()));

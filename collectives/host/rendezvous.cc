@@ -66,7 +66,7 @@ Rendezvous::Place Rendezvous::align(uint32_t seq, const Signature& signature) co
   while (true) {
     const State state = records_.load(seq);
     if (!state.is_unused() && is_later(state.seq, seq)) {
-      const uint32_t last = records_.newest();
+      const uint32_t last = newest_of(records_);
       return {records_.load(last).phase == Phase::kOpen ? last : seq_after(last),
               /*is_left_behind=*/true};
     }

@@ -111,7 +111,7 @@ TEST_F(RendezvousTest, AMemberThatMissedMoreThanTheRecordsHoldJoinsWhatGoesOn) {
     if (seq == kRecords + 2) break;
     EXPECT_THAT(group_->wait_arrived(op_that_waits(seq, 0, absl::ZeroDuration())), Not(IsOk()));
   }
-  EXPECT_EQ(group_->records().newest(), kRecords + 2);
+  EXPECT_EQ(newest_of(group_->records()), kRecords + 2);
   EXPECT_EQ(group_->align(1, kSum).seq, kRecords + 2);
   EXPECT_THAT(arrive(1, 1),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("operation 1 of the group")));
@@ -196,7 +196,7 @@ TEST_F(RendezvousTest, AVerdictFromOpenDoesNotEndWhatIsRunning) {
   EXPECT_THAT(group_->finish(1, 1), IsOk());
   EXPECT_EQ(group_->settle(1, VerdictKind::kError, From::kRunning, error), error);
   EXPECT_EQ(group_->finish(1, 1), error);
-  EXPECT_TRUE(group_->records().failed_on_the_move(1));
+  EXPECT_TRUE(failed_on_the_move(group_->records(), 1));
 }
 
 TEST_F(RendezvousTest, WhatIsFinishedIsNotSettled) {
@@ -268,7 +268,7 @@ TEST_F(RendezvousTest, NumbersGoRound) {
       ASSERT_EQ(group_->records().was_freed(later), &record(later) != &record(seq))
           << seq << " " << later;
     }
-    ASSERT_EQ(group_->records().newest(), seq);
+    ASSERT_EQ(newest_of(group_->records()), seq);
     ASSERT_FALSE(group_->records().is_finished(seq));
     ASSERT_THAT(arrive(seq, 1), IsOk());
     for (int m = 0; m < 2; ++m) ASSERT_THAT(group_->finish(seq, 1), IsOk());
@@ -296,7 +296,7 @@ TEST_F(RendezvousTest, AMemberCatchesUpWhereNumbersGoRound) {
   EXPECT_EQ(group_->align(first, other).seq, 2u);
   // All three operations have their verdict: a member that passes over them ends up here.
   group_->pass_over(first, 2);
-  EXPECT_EQ(group_->records().newest(), 1u);
+  EXPECT_EQ(newest_of(group_->records()), 1u);
   // A member that has missed more than the records hold.
   for (uint32_t k = 0; k < kRecords; ++k, seq = seq_after(seq)) {
     ASSERT_TRUE(group_->wait_free(seq, absl::InfinitePast()));
@@ -391,7 +391,7 @@ TEST_F(RendezvousTest, DifferentSignaturesAreNamed) {
   EXPECT_THAT(verdict, is_mismatch);
   EXPECT_THAT(verdict, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("device 1 has 9")));
   EXPECT_EQ(group_->check_signatures(op(1, 1)), verdict);
-  EXPECT_FALSE(group_->records().failed_on_the_move(1));
+  EXPECT_FALSE(failed_on_the_move(group_->records(), 1));
 }
 
 // Issue 15: two equal texts were printed as what differs.
