@@ -83,7 +83,7 @@ class Handle {
       : link_(&link),
         members_(std::move(members)),
         block_(block),
-        offset_(reinterpret_cast<std::byte*>(block) - link.control(members_[0].client_id)),
+        offset_(reinterpret_cast<std::byte*>(block) - link.memory().control(members_[0].client_id)),
         generation_(block->generation) {}
 
   HostLink* link_;
@@ -105,7 +105,9 @@ class GroupTableTest : public ThreeClientsTest {
     return *std::move(opened);
   }
   int num_blocks() { return links_[0]->groups_led_by(0).num_blocks(); }
-  ControlHeader& header() { return *reinterpret_cast<ControlHeader*>(links_[0]->control(0)); }
+  ControlHeader& header() {
+    return *reinterpret_cast<ControlHeader*>(links_[0]->memory().control(0));
+  }
 };
 
 TEST_F(GroupTableTest, ABlockIsGivenBackWithTheLastHandleOfTheLastClient) {
@@ -189,9 +191,9 @@ TEST_F(GroupTableTest, AClientWhoseProcessHasEndedHoldsNothing) {
   Handle of_1 = open(1);
   { const Handle of_0 = open(0); }
   EXPECT_EQ(num_blocks(), 1);
-  auto& life = reinterpret_cast<ControlHeader*>(links_[0]->control(1))->life;
+  auto& life = reinterpret_cast<ControlHeader*>(links_[0]->memory().control(1))->life;
   // Declared lost, it may still run: it keeps what it has.
-  links_[0]->report_lost(1, absl::UnavailableError("client 1 does not answer"));
+  links_[0]->liveness().report_lost(1, absl::UnavailableError("client 1 does not answer"));
   { const Handle of_0 = open(0); }
   EXPECT_EQ(num_blocks(), 1);
   life.fetch_or(FUTEX_OWNER_DIED);
@@ -211,7 +213,7 @@ TEST_F(GroupTableTest, ADeadHolderOfTheLockLeavesTheTableWhole) {
   if (child == 0) {
     links_[0]->groups_led_by(0).with_block(block, held.generation(), [this] {
       // In the middle of making a block: all units are marked, and no slot says why.
-      std::memset(links_[0]->control(0) + header().units_offset, 0xff,
+      std::memset(links_[0]->memory().control(0) + header().units_offset, 0xff,
                   kControlBytes / kHeapUnit / 8);
       raise(SIGKILL);
     });
@@ -229,7 +231,7 @@ TEST_F(GroupTableTest, AHolderOfTheLockThatDoesNotRunIsNotWaitedForForEver) {
   const Handle held = open(0);
   GroupBlock* const block = held.block();
   GroupTable impatient(
-      links_[1]->control(0), /*leader=*/0, /*self=*/1, [](int) { return false; },
+      links_[1]->memory().control(0), /*leader=*/0, /*self=*/1, [](int) { return false; },
       /*find_stopped=*/nullptr, absl::Milliseconds(1));
   std::thread other;
   EXPECT_TRUE(links_[0]->groups_led_by(0).with_block(block, held.generation(), [&] {
@@ -253,7 +255,7 @@ TEST_F(GroupTableTest, AHolderOfTheLockThatIsLostIsNotWaitedFor) {
   std::thread other([&] {
     // Functions that may run on a thread that others wait for do not wait even so long.
     EXPECT_FALSE(links_[1]->groups_led_by(0).with_block(block, held.generation(), [] {}));
-    links_[1]->report_lost(2, absl::UnavailableError("client 2 missed its heartbeats"));
+    links_[1]->liveness().report_lost(2, absl::UnavailableError("client 2 missed its heartbeats"));
     EXPECT_THAT(Handle::open(*links_[1], kPair, 1).status(),
                 StatusIs(absl::StatusCode::kUnavailable,
                          HasSubstr("is locked by a client that does not run: client 2 missed its "
@@ -303,16 +305,16 @@ TEST_F(GroupTableTest, ABlockOfAnotherGenerationIsNotFound) {
     const Handle of_1 = open(1);
     offset = of_0.block_offset();
     generation = of_0.generation();
-    EXPECT_NE(GroupTable::find(links_[2]->control(0), offset, generation), nullptr);
+    EXPECT_NE(GroupTable::find(links_[2]->memory().control(0), offset, generation), nullptr);
   }
-  EXPECT_EQ(GroupTable::find(links_[2]->control(0), offset, generation), nullptr);
+  EXPECT_EQ(GroupTable::find(links_[2]->memory().control(0), offset, generation), nullptr);
   const Handle next = open(0, /*salt=*/1);
   EXPECT_EQ(next.block_offset(), offset);
-  EXPECT_EQ(GroupTable::find(links_[2]->control(0), offset, generation), nullptr);
-  auto* const block = reinterpret_cast<GroupBlock*>(links_[2]->control(0) + offset);
+  EXPECT_EQ(GroupTable::find(links_[2]->memory().control(0), offset, generation), nullptr);
+  auto* const block = reinterpret_cast<GroupBlock*>(links_[2]->memory().control(0) + offset);
   EXPECT_FALSE(links_[2]->groups_led_by(0).with_block(block, generation, [] { ADD_FAILURE(); }));
   for (const uint64_t bad : {uint64_t{0}, uint64_t{8}, kControlBytes, kControlBytes + kHeapUnit}) {
-    EXPECT_EQ(GroupTable::find(links_[2]->control(0), bad, generation), nullptr);
+    EXPECT_EQ(GroupTable::find(links_[2]->memory().control(0), bad, generation), nullptr);
   }
 }
 

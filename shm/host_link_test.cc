@@ -63,7 +63,7 @@ class HostLinkTest : public ::testing::Test {
 // body.
 class Losses {
  public:
-  HostLink::LostListener listener() const {
+  Liveness::LostListener listener() const {
     return [state = state_](int client, const Status& reason) {
       std::lock_guard<std::mutex> lock(state->mutex);
       state->heard.emplace_back(client, reason);
@@ -90,12 +90,12 @@ TEST_F(HostLinkTest, EveryClientMapsTheControlRegionOfEveryOther) {
   for (int a = 0; a < 3; ++a) {
     ASSERT_THAT(results_[a], IsOk());
     for (int b = 0; b < 3; ++b) {
-      const auto* header = reinterpret_cast<const ControlHeader*>(links_[a]->control(b));
+      const auto* header = reinterpret_cast<const ControlHeader*>(links_[a]->memory().control(b));
       EXPECT_EQ(header->magic, kControlMagic);
       EXPECT_EQ(header->num_devices, 1u);
     }
   }
-  EXPECT_NE(links_[0]->control(1), links_[1]->control(1));
+  EXPECT_NE(links_[0]->memory().control(1), links_[1]->memory().control(1));
 }
 
 TEST_F(HostLinkTest, PeersSeeArenasThatAreMadeLater) {
@@ -106,23 +106,24 @@ TEST_F(HostLinkTest, PeersSeeArenasThatAreMadeLater) {
     TESSERA_ASSERT_OK_AND_ASSIGN(ArenaPool::Block block, pools_[0]->allocate(4096 << k));
     std::memset(block.data(), 10 + k, 4096 << k);
     const SharedAddress address = {block.address().arena, 0, block.address().offset};
-    TESSERA_ASSERT_OK_AND_ASSIGN(const std::byte* seen, links_[1]->resolve(address, 4096 << k));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const std::byte* seen,
+                                 links_[1]->memory().resolve(address, 4096 << k));
     ASSERT_NE(seen, nullptr);
     EXPECT_NE(seen, block.data());
     EXPECT_EQ(std::to_integer<int>(seen[(4096 << k) - 1]), 10 + k);
-    EXPECT_THAT(links_[0]->resolve(address, 4096 << k), IsOkAndHolds(block.data()));
+    EXPECT_THAT(links_[0]->memory().resolve(address, 4096 << k), IsOkAndHolds(block.data()));
     // The reader publishes the same address, and keeps the memory mapped.
-    const std::optional<SharedAddress> located = links_[1]->locate(seen, 4096 << k);
+    const std::optional<SharedAddress> located = links_[1]->memory().locate(seen, 4096 << k);
     ASSERT_TRUE(located.has_value());
     EXPECT_EQ(located->arena, address.arena);
     EXPECT_EQ(located->client, 0);
     EXPECT_EQ(located->offset, address.offset);
-    EXPECT_FALSE(links_[1]->locate(seen, int64_t{1} << 40).has_value());
-    EXPECT_NE(links_[1]->keeper(seen), links_[0]->keeper(block.data()));
+    EXPECT_FALSE(links_[1]->memory().locate(seen, int64_t{1} << 40).has_value());
+    EXPECT_NE(links_[1]->memory().keeper(seen), links_[0]->memory().keeper(block.data()));
     blocks.push_back(std::move(block));
   }
   EXPECT_GT(blocks.back().address().arena, 0);
-  EXPECT_THAT(links_[0]->resolve(SharedAddress{}, 1), IsOkAndHolds(nullptr));
+  EXPECT_THAT(links_[0]->memory().resolve(SharedAddress{}, 1), IsOkAndHolds(nullptr));
 }
 
 TEST_F(HostLinkTest, ArenasFromBeforeTheLinkAreSeenToo) {
@@ -133,7 +134,7 @@ TEST_F(HostLinkTest, ArenasFromBeforeTheLinkAreSeenToo) {
   connect(2);
   TESSERA_ASSERT_OK_AND_ASSIGN(
       const std::byte* seen,
-      links_[1]->resolve({block.address().arena, 0, block.address().offset}, 6));
+      links_[1]->memory().resolve({block.address().arena, 0, block.address().offset}, 6));
   ASSERT_NE(seen, nullptr);
   EXPECT_STREQ(reinterpret_cast<const char*>(seen), "early");
 }
@@ -141,7 +142,7 @@ TEST_F(HostLinkTest, ArenasFromBeforeTheLinkAreSeenToo) {
 TEST_F(HostLinkTest, AHangUpWithoutGoodbyeIsALoss) {
   connect(3);
   Losses losses[2];
-  for (int c : {0, 1}) links_[c]->set_lost_listener(losses[c].listener());
+  for (int c : {0, 1}) links_[c]->liveness().set_lost_listener(losses[c].listener());
   links_[2].reset();
   for (int c : {0, 1}) {
     const auto heard = losses[c].wait_for(1);
@@ -152,38 +153,39 @@ TEST_F(HostLinkTest, AHangUpWithoutGoodbyeIsALoss) {
                                    "connections broke off")));
     EXPECT_THAT(heard[0].second,
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("client 2 (host-a, pid ")));
-    EXPECT_EQ(links_[c]->client_status(2), heard[0].second);
-    EXPECT_THAT(links_[c]->client_status(1 - c), IsOk());
-    EXPECT_TRUE(links_[c]->any_lost());
+    EXPECT_EQ(links_[c]->liveness().client_status(2), heard[0].second);
+    EXPECT_THAT(links_[c]->liveness().client_status(1 - c), IsOk());
+    EXPECT_TRUE(links_[c]->liveness().any_lost());
     // Its memory stays mapped, and what never came is not waited for.
-    EXPECT_EQ(reinterpret_cast<const ControlHeader*>(links_[c]->control(2))->magic, kControlMagic);
-    EXPECT_EQ(links_[c]->resolve({7, 2, 0}, 1).status(), heard[0].second);
+    EXPECT_EQ(reinterpret_cast<const ControlHeader*>(links_[c]->memory().control(2))->magic,
+              kControlMagic);
+    EXPECT_EQ(links_[c]->memory().resolve({7, 2, 0}, 1).status(), heard[0].second);
   }
 }
 
 TEST_F(HostLinkTest, AHangUpAfterGoodbyeIsALeaving) {
   connect(2);
   Losses losses;
-  links_[0]->set_lost_listener(losses.listener());
+  links_[0]->liveness().set_lost_listener(losses.listener());
   links_[1]->leave();
   links_[1].reset();
   EXPECT_THAT(losses.wait_for(1)[0].second,
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has left the job")));
-  EXPECT_TRUE(links_[0]->has_left(1));
-  EXPECT_FALSE(links_[0]->has_left(0));
+  EXPECT_TRUE(links_[0]->liveness().has_left(1));
+  EXPECT_FALSE(links_[0]->liveness().has_left(0));
 }
 
 TEST_F(HostLinkTest, ALossIsHeardOnceAndByWhoeverAsksLater) {
   connect(2);
   Losses early, late;
-  links_[0]->set_lost_listener(early.listener());
-  links_[0]->report_lost(1, absl::UnavailableError("first"));
-  links_[0]->report_lost(1, absl::UnavailableError("second"));
-  links_[0]->set_lost_listener(late.listener());
+  links_[0]->liveness().set_lost_listener(early.listener());
+  links_[0]->liveness().report_lost(1, absl::UnavailableError("first"));
+  links_[0]->liveness().report_lost(1, absl::UnavailableError("second"));
+  links_[0]->liveness().set_lost_listener(late.listener());
   ASSERT_EQ(early.wait_for(1).size(), 1u);
   EXPECT_THAT(early.wait_for(1)[0].second, StatusIs(absl::StatusCode::kUnavailable, "first"));
   EXPECT_THAT(late.wait_for(1)[0].second, StatusIs(absl::StatusCode::kUnavailable, "first"));
-  links_[0]->set_lost_listener(nullptr);
+  links_[0]->liveness().set_lost_listener(nullptr);
 }
 
 // Clients on other hosts are none of its peers; their loss is reported all the same.
@@ -195,16 +197,16 @@ TEST_F(HostLinkTest, LinksTheClientsOfOneHost) {
   for (int c : {0, 1, 2}) {
     for (int other : {0, 1, 2}) {
       const bool is_on_host = (c == 1) == (other == 1);
-      EXPECT_EQ(links_[c]->is_on_host(other), is_on_host) << c << other;
-      EXPECT_EQ(links_[c]->control(other) != nullptr, is_on_host) << c << other;
-      EXPECT_FALSE(links_[c]->has_died(other));
+      EXPECT_EQ(links_[c]->members().is_on_host(other), is_on_host) << c << other;
+      EXPECT_EQ(links_[c]->memory().control(other) != nullptr, is_on_host) << c << other;
+      EXPECT_FALSE(links_[c]->liveness().has_died(other));
     }
   }
-  EXPECT_EQ(links_[0]->find_in_control(1, 0, 8), nullptr);
-  EXPECT_THAT(links_[0]->resolve({0, 1, 0}, 8), StatusIs(absl::StatusCode::kInternal));
-  links_[0]->report_lost(1, absl::UnavailableError("heartbeats"));
-  EXPECT_TRUE(links_[0]->is_dead(1));
-  EXPECT_THAT(links_[0]->client_status(2), IsOk());
+  EXPECT_EQ(links_[0]->memory().find_in_control(1, 0, 8), nullptr);
+  EXPECT_THAT(links_[0]->memory().resolve({0, 1, 0}, 8), StatusIs(absl::StatusCode::kInternal));
+  links_[0]->liveness().report_lost(1, absl::UnavailableError("heartbeats"));
+  EXPECT_TRUE(links_[0]->liveness().is_dead(1));
+  EXPECT_THAT(links_[0]->liveness().client_status(2), IsOk());
 }
 
 TEST_F(HostLinkTest, AClientThatDoesNotComeIsNamed) {

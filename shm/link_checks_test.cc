@@ -32,6 +32,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/environment/file_descriptor.h"
+#include "shm/activity.h"
 #include "shm/control.h"
 #include "shm/host_link.h"
 #include "shm/link_message.h"
@@ -160,10 +161,10 @@ class LinkChecksTest : public ::testing::Test {
   // Waits until client 1 is lost; why.
   Status wait_lost() {
     testing::Gate lost;
-    link_->set_lost_listener([&](int, const Status&) { lost.open(); });
+    link_->liveness().set_lost_listener([&](int, const Status&) { lost.open(); });
     EXPECT_THAT(lost.wait(), IsOk());
-    link_->set_lost_listener(nullptr);
-    return link_->client_status(1);
+    link_->liveness().set_lost_listener(nullptr);
+    return link_->liveness().client_status(1);
   }
   ~LinkChecksTest() override {
     if (connecting_.joinable()) connecting_.join();
@@ -211,7 +212,7 @@ TEST_F(LinkChecksTest, ASecondHelloIsRefused) {
   EXPECT_FALSE(twin.receive().has_value());
   wait();
   ASSERT_THAT(result_, IsOk());
-  EXPECT_THAT(link_->client_status(1), IsOk());
+  EXPECT_THAT(link_->liveness().client_status(1), IsOk());
   member.send(member.hello(), make_control());
   EXPECT_THAT(wait_lost(), StatusIs(StatusCode::kUnavailable, HasSubstr("said hello twice")));
 }
@@ -275,7 +276,7 @@ TEST_F(LinkChecksTest, ArenasThatAreNoneAreTheErrorOfWhatUsesThem) {
   ASSERT_EQ(member.receive()->message.kind, LinkMessage::kNoArena);
   // The arena is asked for again, and is no better.
   StatusOr<std::byte*> memory = nullptr;
-  std::thread resolving([&] { memory = link_->resolve({3, 1, 64}, 8); });
+  std::thread resolving([&] { memory = link_->memory().resolve({3, 1, 64}, 8); });
   const std::optional<ReceivedMessage> ask = member.receive();
   ASSERT_TRUE(ask.has_value());
   EXPECT_EQ(ask->message.kind, LinkMessage::kAskArena);
@@ -285,7 +286,7 @@ TEST_F(LinkChecksTest, ArenasThatAreNoneAreTheErrorOfWhatUsesThem) {
   EXPECT_THAT(memory, StatusIs(StatusCode::kInvalidArgument,
                                AllOf(HasSubstr("client 0 cannot map memory of client 1 ("),
                                      HasSubstr("not a sealed file of 8192 bytes"))));
-  EXPECT_THAT(link_->client_status(1), IsOk());
+  EXPECT_THAT(link_->liveness().client_status(1), IsOk());
 }
 
 // A lost announcement is requested again a second later. An arena that does not exist is an error.
@@ -295,16 +296,16 @@ TEST_F(LinkChecksTest, AnArenaThatDoesNotComeIsAskedFor) {
   member.join();
   wait();
   ASSERT_THAT(result_, IsOk());
-  EXPECT_THAT(link_->resolve({2, 1, 0}, 1, steady_now() + absl::Milliseconds(1)),
+  EXPECT_THAT(link_->memory().resolve({2, 1, 0}, 1, steady_now() + absl::Milliseconds(1)),
               StatusIs(StatusCode::kDeadlineExceeded, HasSubstr("was not shared in time")));
   StatusOr<std::byte*> memory = nullptr;
-  std::thread resolving([&] { memory = link_->resolve({2, 1, 64}, 8); });
+  std::thread resolving([&] { memory = link_->memory().resolve({2, 1, 64}, 8); });
   ASSERT_EQ(member.receive()->message.kind, LinkMessage::kAskArena);
   LinkMessage arena = {.kind = LinkMessage::kArena, .client = 1, .arena = 2, .size_bytes = kPage};
   member.send(arena, make_file(kPage, kRightSeals));
   resolving.join();
   EXPECT_THAT(memory, IsOk());
-  std::thread other([&] { memory = link_->resolve({9, 1, 64}, 8); });
+  std::thread other([&] { memory = link_->memory().resolve({9, 1, 64}, 8); });
   ASSERT_EQ(member.receive()->message.arena, 9);
   member.send({.kind = LinkMessage::kNoArena, .client = 1, .arena = 9});
   other.join();
@@ -339,32 +340,33 @@ TEST_F(LinkChecksTest, AddressesAreComparedWithWhatIsMapped) {
   LinkMessage arena = {.kind = LinkMessage::kArena, .client = 1, .arena = 0, .size_bytes = kPage};
   member.send(arena, make_file(kPage, kRightSeals));
   for (const int client : {0, 1}) {
-    EXPECT_THAT(link_->resolve({0, client, 0}, kPage), IsOk());
-    EXPECT_THAT(link_->resolve({0, client, kPage}, 0), IsOk());
+    EXPECT_THAT(link_->memory().resolve({0, client, 0}, kPage), IsOk());
+    EXPECT_THAT(link_->memory().resolve({0, client, kPage}, 0), IsOk());
     const std::pair<uint64_t, uint64_t> bad[] = {
         {0, kPage + 1},  {1, kPage},      {kPage + 1, 0},
         {UINT64_MAX, 2}, {2, UINT64_MAX}, {uint64_t{1} << 62, uint64_t{1} << 62}};
     for (const auto& [offset, num_bytes] : bad) {
-      EXPECT_THAT(link_->resolve({0, client, offset}, num_bytes),
+      EXPECT_THAT(link_->memory().resolve({0, client, offset}, num_bytes),
                   StatusIs(StatusCode::kInternal,
                            HasSubstr(" do not exist, and a client says that its memory is there")));
     }
     for (const int index : {-7, ArenaPool::kMaxArenas, INT32_MAX, SharedAddress::kPointer}) {
-      EXPECT_THAT(link_->resolve({index, client, 0}, 1), StatusIs(StatusCode::kInternal));
+      EXPECT_THAT(link_->memory().resolve({index, client, 0}, 1), StatusIs(StatusCode::kInternal));
     }
-    EXPECT_THAT(link_->resolve({SharedAddress::kNull, client, 5}, 1),
+    EXPECT_THAT(link_->memory().resolve({SharedAddress::kNull, client, 5}, 1),
                 testing::IsOkAndHolds(nullptr));
   }
   for (const int client : {-1, 2, INT32_MAX}) {
-    EXPECT_THAT(link_->resolve({0, client, 0}, 1), StatusIs(StatusCode::kInternal));
-    EXPECT_THAT(link_->client_status(client),
+    EXPECT_THAT(link_->memory().resolve({0, client, 0}, 1), StatusIs(StatusCode::kInternal));
+    EXPECT_THAT(link_->liveness().client_status(client),
                 StatusIs(StatusCode::kInternal, HasSubstr("does not exist; the job has 2")));
   }
-  EXPECT_EQ(link_->find_in_control(1, 64, kControlBytes - 64), link_->control(1) + 64);
-  EXPECT_EQ(link_->find_in_control(2, 0, 1), nullptr);
-  EXPECT_EQ(link_->find_in_control(uint64_t{1} << 40, 0, 1), nullptr);
-  EXPECT_EQ(link_->find_in_control(1, kControlBytes - 63, 64), nullptr);
-  EXPECT_EQ(link_->find_in_control(1, UINT64_MAX, 64), nullptr);
+  EXPECT_EQ(link_->memory().find_in_control(1, 64, kControlBytes - 64),
+            link_->memory().control(1) + 64);
+  EXPECT_EQ(link_->memory().find_in_control(2, 0, 1), nullptr);
+  EXPECT_EQ(link_->memory().find_in_control(uint64_t{1} << 40, 0, 1), nullptr);
+  EXPECT_EQ(link_->memory().find_in_control(1, kControlBytes - 63, 64), nullptr);
+  EXPECT_EQ(link_->memory().find_in_control(1, UINT64_MAX, 64), nullptr);
 }
 
 // Words of an activity that no writer made: no enumerator out of range comes of them.
@@ -374,7 +376,7 @@ TEST_F(LinkChecksTest, OverwrittenActivitiesAreNoActivities) {
   member.join();
   wait();
   ASSERT_THAT(result_, IsOk());
-  DeviceActivity& slot = activity_slot(link_->control(1), 0);
+  DeviceActivity& slot = activity_slot(link_->memory().control(1), 0);
   for (const uint64_t word : {uint64_t{0x04}, uint64_t{0xff}, UINT64_MAX}) {
     slot.kind.store(word);
     const ActivitySnapshot seen = read_activity(slot);
@@ -470,9 +472,10 @@ Status only_own_arenas_keep_theirs() {
   for (int k = 0; k < 6; ++k) {
     TESSERA_ASSIGN_OR_RETURN(ArenaPool::Block block, pools[0]->allocate(kPage << k));
     for (const int c : {1, 2}) {
-      TESSERA_ASSIGN_OR_RETURN(std::byte * seen,
-                               links[c]->resolve({block.address().arena, 0, block.address().offset},
-                                                 kPage << k, absl::InfiniteFuture()));
+      TESSERA_ASSIGN_OR_RETURN(
+          std::byte * seen,
+          links[c]->memory().resolve({block.address().arena, 0, block.address().offset}, kPage << k,
+                                     absl::InfiniteFuture()));
       TESSERA_REQUIRE(seen != nullptr);
     }
     blocks.push_back(std::move(block));
@@ -569,12 +572,14 @@ Status receive_without_descriptors() {
       std::vector<FileDescriptor> used = use_up_descriptors(0);
       is_full.open();
       TESSERA_RETURN_IF_ERROR(is_made.wait());
-      const auto resolve = [&] { return link->resolve({arena.load(), 0, 0}, kPage).status(); };
+      const auto resolve = [&] {
+        return link->memory().resolve({arena.load(), 0, 0}, kPage).status();
+      };
       const Status error = resolve();
       TESSERA_REQUIRE(absl::IsResourceExhausted(error), error.ToString());
       TESSERA_REQUIRE(absl::StrContains(error.message(), "out of file descriptors"),
                       error.ToString());
-      TESSERA_RETURN_IF_ERROR(link->client_status(0));
+      TESSERA_RETURN_IF_ERROR(link->liveness().client_status(0));
       used.clear();
       return resolve();
     }();

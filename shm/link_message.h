@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The messages of the clients of a host over their unix sockets (host_link.h).
+// The messages of the clients of a host over their unix sockets (peer_sockets.h).
 //
 //   connects                          listens
 //   kHello, its control region  --->  compares both incarnations with the job's members

@@ -79,7 +79,7 @@ void settle_conflict(const GroupRecords& own, const MemberOp& op,
   // A client that knows of a death passes over what it cannot do any more, while another one still
   // waits there: the loss ends that wait, and is no mistake of theirs.
   const auto is_dead = [&own](const shm::GroupMember& member) {
-    return own.link().is_dead(member.client_id);
+    return own.link().liveness().is_dead(member.client_id);
   };
   const absl::Span<const shm::GroupMember> members = own.members();
   bool is_over = std::any_of(members.begin(), members.end(), is_dead) || !own.is_open(op.seq);
@@ -96,7 +96,7 @@ void settle_conflict(const GroupRecords& own, const MemberOp& op,
                        absl::string_view label) {
     char text[shm::kLabelBytes];
     waits.push_back({device.device_id,
-                     own.link().member(device.client_id).to_string(),
+                     own.link().members()[device.client_id].to_string(),
                      std::string(text, copy_cut(absl::MakeSpan(text), label)),
                      {}});
     for (const shm::GroupMember& member : group.members())
@@ -176,9 +176,9 @@ std::string describe_wait(const GroupRecords& group, int member) {
 }
 
 std::optional<OperationWait> wait_of(shm::HostLink& link, const shm::GroupMember& device) {
-  if (!link.is_on_host(device.client_id)) return std::nullopt;
+  if (!link.members().is_on_host(device.client_id)) return std::nullopt;
   const shm::DeviceActivity& slot =
-      shm::activity_slot(link.control(device.client_id), device.ordinal);
+      shm::activity_slot(link.memory().control(device.client_id), device.ordinal);
   if (shm::read_kind(slot) != shm::DeviceActivity::kWaiting) return std::nullopt;
   // A device that is about to wait writes that down first, and then looks for conflicts itself: of
   // several that wait for each other, the last one finds the words of all others complete.
@@ -190,23 +190,25 @@ std::optional<OperationWait> wait_of(shm::HostLink& link, const shm::GroupMember
 }
 
 std::optional<OperationWait> operation_of(shm::HostLink& link, const shm::GroupMember& device) {
-  if (!link.is_on_host(device.client_id)) return std::nullopt;
+  if (!link.members().is_on_host(device.client_id)) return std::nullopt;
   shm::ActivitySnapshot seen = last_seen(link, device.client_id, device.ordinal);
   const bool has_arrived = seen.kind == shm::DeviceActivity::kWaiting;
   const bool is_active = has_arrived || seen.kind == shm::DeviceActivity::kRunning;
   if (!seen.consistent || !is_active || seen.block_offset == 0) return std::nullopt;
   const std::vector<int32_t> ids = devices_in(link, seen);
   const int leader = static_cast<int>(seen.leader_client);
-  shm::GroupBlock* const block =
-      ids.empty() ? nullptr
-                  : shm::GroupTable::find(link.control(leader), seen.block_offset, seen.generation);
+  shm::GroupBlock* const block = ids.empty()
+                                     ? nullptr
+                                     : shm::GroupTable::find(link.memory().control(leader),
+                                                             seen.block_offset, seen.generation);
   if (block == nullptr) return std::nullopt;
   std::vector<shm::GroupMember> members;
   for (const int32_t id : ids) members.push_back(device_of_id(link, id));
   GroupRecords group(link, std::move(members), leader, block);
   // A read of the block counts only if the block is still that group's.
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (shm::GroupTable::find(link.control(leader), seen.block_offset, seen.generation) != block ||
+  if (shm::GroupTable::find(link.memory().control(leader), seen.block_offset, seen.generation) !=
+          block ||
       group.id().generation != seen.generation) {
     return std::nullopt;
   }
@@ -228,8 +230,8 @@ std::optional<OperationWait> find_same_name(const GroupRecords& group, const Mem
       return member.device_id == other.device_id;
     });
   };
-  for (int client = 0; client < link.num_clients(); ++client) {
-    for (int ordinal = 0; ordinal < link.member(client).num_local_devices; ++ordinal) {
+  for (int client = 0; client < link.members().num_clients(); ++client) {
+    for (int ordinal = 0; ordinal < link.members()[client].num_local_devices; ++ordinal) {
       std::optional<OperationWait> wait = other_wait_of(group, {0, client, ordinal});
       if (!wait.has_value() || wait->name_hash != op.name_hash) continue;
       const absl::Span<const shm::GroupMember> theirs = wait->group.members();

@@ -185,7 +185,7 @@ TEST(DeadlinesTest, WhatIsGivenUpInTheQueueNamesWhomTheDeviceWaitsFor) {
   ASSERT_THAT(groups[1], IsOk());
   MemberCalls calls[] = {{0, 2, 1}, {1, 2, 1}};
   const Work first = calls[0].start(*groups[0]);
-  const shm::DeviceActivity& device = (*job)->client(0).link->activity(0);
+  const shm::DeviceActivity& device = (*job)->client(0).link->own_control().activity(0);
   while (shm::read_kind(device) != shm::DeviceActivity::kWaiting) std::this_thread::yield();
   const Status second = calls[0].start(*groups[0]).wait(absl::Milliseconds(1));
   EXPECT_THAT(second,
@@ -218,7 +218,8 @@ TEST(DeadlinesTest, WhatSeveralGiveUpInTheQueueHasOneVerdict) {
         return absl::OkStatus();
       });
       // An idle device is not said to be busy.
-      const shm::DeviceActivity& device = (*job)->client(client).link->activity(ordinal);
+      const shm::DeviceActivity& device =
+          (*job)->client(client).link->own_control().activity(ordinal);
       while (shm::read_kind(device) != shm::DeviceActivity::kRunning) std::this_thread::yield();
       StatusOr<Group> group = (*job)->group(m, {0, 1});
       ASSERT_THAT(group, IsOk());

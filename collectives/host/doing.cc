@@ -39,9 +39,9 @@ shm::ActivitySnapshot find_activity(const shm::HostLink& link, const shm::GroupM
   const int client = device.client_id;
   const shm::ActivitySnapshot own = last_seen(link, client, device.ordinal);
   if (is_active(own)) return own;
-  const int num_devices = link.member(client).num_local_devices;
+  const int num_devices = link.members()[client].num_local_devices;
   shm::ActivitySnapshot latest =
-      shm::read_activity(shm::call_slot(link.control(client), num_devices));
+      shm::read_activity(shm::call_slot(link.memory().control(client), num_devices));
   if (is_active(latest)) return latest;
   for (int ordinal = 0; ordinal < num_devices; ++ordinal) {
     const shm::ActivitySnapshot seen = last_seen(link, client, ordinal);
@@ -71,7 +71,7 @@ std::string describe_stop(const MemberInfo& member) {
 }
 
 std::string describe_doing(const shm::HostLink& link, const shm::GroupMember& device) {
-  const std::string stop = describe_stop(link.member(device.client_id));
+  const std::string stop = describe_stop(link.members()[device.client_id]);
   return absl::StrCat(stop, stop.empty() ? "" : ", ",
                       describe_activity(find_activity(link, device)));
 }

@@ -87,9 +87,9 @@ class FailedOperationsTest : public ::testing::Test {
     const auto first = reinterpret_cast<uintptr_t>(buffer.data());
     const auto skipped = static_cast<int64_t>((first + kPage - 1) / kPage * kPage - first);
     *num_bytes = (kBytes - skipped) / kPage * kPage;
-    const auto address = job_->client(0).link->locate(buffer.data() + skipped, *num_bytes);
+    const auto address = job_->client(0).link->memory().locate(buffer.data() + skipped, *num_bytes);
     EXPECT_TRUE(address.has_value());
-    return *job_->client(1).link->resolve(*address, *num_bytes);
+    return *job_->client(1).link->memory().resolve(*address, *num_bytes);
   }
   // Every member calls; what they return.
   std::vector<Status> all_reduce(absl::Span<const int64_t> counts) {
@@ -178,7 +178,7 @@ TEST_F(FailedOperationsTest, AWaitEndsAtItsDeadlineWhereNoRecordIsFree) {
   }
   const Work waits = groups[0].barrier();
   // Its device has begun it: it waits for the record.
-  const shm::DeviceActivity& activity = job->client(0).link->activity(0);
+  const shm::DeviceActivity& activity = job->client(0).link->own_control().activity(0);
   while (shm::read_activity(activity).seq != kRecords + 1) std::this_thread::yield();
   told.push_back(waits.wait(absl::Milliseconds(1)));
   EXPECT_THAT(told.back(),
@@ -266,12 +266,12 @@ TEST_F(FailedOperationsTest, ALossEndsOperationsWhileAGroupTableIsLocked) {
   };
   const Work waiting = begin(0);
   shm::HostLink& link = *job_->client(0).link;
-  auto& lock = reinterpret_cast<shm::ControlHeader*>(link.control(0))->table_lock;
+  auto& lock = reinterpret_cast<shm::ControlHeader*>(link.memory().control(0))->table_lock;
   ASSERT_EQ(pthread_mutex_lock(&lock), 0);
   Status made;
   std::thread maker([&] { made = job_->group(0, {0, 1}).status(); });
   absl::SleepFor(absl::Milliseconds(100));  // sleep: nothing tells that it waits for the lock
-  link.report_lost(1, absl::UnavailableError("client 1 missed its heartbeats"));
+  link.liveness().report_lost(1, absl::UnavailableError("client 1 missed its heartbeats"));
   EXPECT_THAT(waiting.await(), StatusIs(StatusCode::kUnavailable, HasSubstr("client 1 missed")));
   maker.join();
   EXPECT_THAT(made, StatusIs(StatusCode::kUnavailable,
@@ -299,7 +299,7 @@ TEST_F(FailedOperationsTest, LongNamesThatDifferAtTheEndAreShownToDiffer) {
 // and a deadline that passes at once blames no device.
 TEST_F(FailedOperationsTest, CallsAfterAMemberHasLeftSayThat) {
   const Status left = absl::UnavailableError("client 1 (host-a, pid 7) has left the job");
-  job_->client(0).link->report_lost(1, left);
+  job_->client(0).link->liveness().report_lost(1, left);
   const std::vector<int64_t> in(2000, 1);
   std::vector<int64_t> out(2000);
   for (int i = 0; i < 8 * kRecords; ++i) {

@@ -28,7 +28,7 @@ GroupRecords::GroupRecords(shm::HostLink& link, std::vector<shm::GroupMember> me
     : link_(&link), members_(std::move(members)), block_(block) {
   auto* const start = reinterpret_cast<std::byte*>(block);
   id_ = {.leader_client = leader_client,
-         .offset = static_cast<uint64_t>(start - link.control(leader_client)),
+         .offset = static_cast<uint64_t>(start - link.memory().control(leader_client)),
          .generation = block->generation.load(std::memory_order_acquire)};
   progress_ = reinterpret_cast<shm::MemberProgress*>(start + block->progress_offset);
   const RecordLayout& layout = record_layout(*block);
@@ -41,7 +41,8 @@ GroupRecords::GroupRecords(shm::HostLink& link, std::vector<shm::GroupMember> me
 
 void GroupRecords::ring_bells() {
   for (const shm::GroupMember& member : members_) {
-    bells_.push_back(&shm::activity_slot(link_->control(member.client_id), member.ordinal));
+    bells_.push_back(
+        &shm::activity_slot(link_->memory().control(member.client_id), member.ordinal));
   }
 }
 
@@ -83,8 +84,8 @@ uint32_t newest_of(const GroupRecords& group) {
 bool GroupRecords::is_being_settled(uint32_t seq) const {
   return record(seq).is_being_settled(seq, [this](uint32_t settler) {
     const int client = static_cast<int>(settler) - 1;
-    if (client < 0 || client >= link_->num_clients()) return true;
-    return client != link_->client_id() && link_->is_dead(client);
+    if (client < 0 || client >= link_->members().num_clients()) return true;
+    return client != link_->members().client_id() && link_->liveness().is_dead(client);
   });
 }
 
@@ -100,7 +101,7 @@ bool GroupRecords::all_are_done_with(uint32_t seq) const {
   if (is_later(state.seq, seq)) return true;
   if (state.seq == seq && state.is_settled() && record(seq).is_acknowledged(state)) return true;
   for (int m = 0; m < size(); ++m) {
-    if (!has_left(seq, m) && !link_->is_gone(members_[m].client_id)) return false;
+    if (!has_left(seq, m) && !link_->liveness().is_gone(members_[m].client_id)) return false;
   }
   return true;
 }

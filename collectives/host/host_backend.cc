@@ -40,8 +40,9 @@ HostBackend::HostBackend(shm::HostLink& link, std::shared_ptr<ArenaPool> pool,
                  }),
       make_mover_(std::move(make_mover)),
       make_span_(std::move(make_span)),
-      budget_bytes_(kUnusedBytes / link.num_clients()) {
-  link.set_lost_listener([this](int client, const Status& reason) { on_lost(client, reason); });
+      budget_bytes_(kUnusedBytes / link.members().num_clients()) {
+  link.liveness().set_lost_listener(
+      [this](int client, const Status& reason) { on_lost(client, reason); });
   resources_.pool().set_reclaim([this] {
     resources_.loans().reclaim();
     return reclaim_lent();
@@ -51,7 +52,7 @@ HostBackend::HostBackend(shm::HostLink& link, std::shared_ptr<ArenaPool> pool,
 HostBackend::~HostBackend() { stop(); }
 
 void HostBackend::stop() {
-  resources_.link().set_lost_listener(nullptr);
+  resources_.link().liveness().set_lost_listener(nullptr);
   resources_.pool().set_reclaim(nullptr);
   resources_.loans().close();
   std::vector<std::shared_ptr<HostGroup>> all;
@@ -203,11 +204,11 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_runs(std::vector<shm::Gro
                                                             uint64_t& num_bytes) {
   const bool takes_part =
       std::any_of(members.begin(), members.end(), [this](const shm::GroupMember& member) {
-        return member.client_id == resources_.link().client_id();
+        return member.client_id == resources_.link().members().client_id();
       });
   const bool spans_hosts =
       std::any_of(members.begin(), members.end(), [this](const shm::GroupMember& member) {
-        return !resources_.link().is_on_host(member.client_id);
+        return !resources_.link().members().is_on_host(member.client_id);
       });
   if (takes_part && spans_hosts) {
     return make_span_(resources_, std::move(members), salt == kMessageSalt);
@@ -275,9 +276,9 @@ void HostBackend::forget_unused(Forget which) {
 // A loss that the backend was told of before the group was made.
 void HostBackend::tell_of_losses(HostGroup& group) const {
   const shm::HostLink& link = resources_.link();
-  if (!link.any_lost()) return;
-  for (int client = 0; client < link.num_clients(); ++client) {
-    const Status status = link.client_status(client);
+  if (!link.liveness().any_lost()) return;
+  for (int client = 0; client < link.members().num_clients(); ++client) {
+    const Status status = link.liveness().client_status(client);
     if (!status.ok()) group.on_lost(client, status);
   }
 }

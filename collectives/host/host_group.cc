@@ -47,13 +47,13 @@ HostGroup::Caller::Caller(HostGroup& group, int member) : count_(group.callers_[
 Status too_late() { return absl::CancelledError("the client is shutting down"); }
 
 bool HostGroup::is_local(int member) const {
-  return members_[member].client_id == resources_.link().client_id();
+  return members_[member].client_id == resources_.link().members().client_id();
 }
 
 Status HostGroup::lost_member() const {
-  if (!resources_.link().any_lost()) return absl::OkStatus();
+  if (!resources_.link().liveness().any_lost()) return absl::OkStatus();
   for (const shm::GroupMember& member : all_members()) {
-    TESSERA_RETURN_IF_ERROR(resources_.link().client_status(member.client_id));
+    TESSERA_RETURN_IF_ERROR(resources_.link().liveness().client_status(member.client_id));
   }
   return absl::OkStatus();
 }

@@ -79,11 +79,11 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   DeviceMover* device_mover() const { return device_mover_.get(); }
   Stream& stream(int member) const { return resources_.stream(members_[member].ordinal); }
   shm::DeviceActivity& activity(int member) const {
-    return resources_.link().activity(members_[member].ordinal);
+    return resources_.link().own_control().activity(members_[member].ordinal);
   }
   bool is_closing() const { return closing_; }
   // A cheap test: if false, interruption() is OK.
-  bool may_be_interrupted() const { return closing_ || resources_.link().any_lost(); }
+  bool may_be_interrupted() const { return closing_ || resources_.link().liveness().any_lost(); }
   // Why no run of the group can go on: the client shuts down, or a member is lost.
   Status interruption() const;
   // The loss of a member's client that this client knows of.

@@ -16,7 +16,7 @@ HostResources::HostResources(shm::HostLink& link, std::shared_ptr<ArenaPool> poo
       pool_(std::move(pool)),
       loans_(std::make_shared<ReplicaLoans>(
           // A client that has left in order, or was declared lost, may still read its tensors.
-          pool_, [&link](int client) { return link.has_died(client); })),
+          pool_, [&link](int client) { return link.liveness().has_died(client); })),
       devices_(std::move(devices)),
       streams_(std::move(streams)),
       collective_timeout_(collective_timeout),
@@ -25,7 +25,7 @@ HostResources::HostResources(shm::HostLink& link, std::shared_ptr<ArenaPool> poo
 Status HostResources::check_process() const {
   if (!fork_guard_.in_child()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "client ", link_.client_id(), " is of the process that forked this one (pid ", pid_,
+      "client ", link_.members().client_id(), " is of the process that forked this one (pid ", pid_,
       "); a forked child cannot use it: fork before Client::connect, or start "
       "the child by exec"));
 }
@@ -36,7 +36,7 @@ Status HostResources::check_may_wait(absl::string_view call) const {
     const std::optional<absl::string_view> task = streams_[ordinal]->task_here();
     if (!task.has_value()) continue;
     const auto device = std::find_if(devices_.begin(), devices_.end(), [&](const Device& d) {
-      return d.client_id == link_.client_id() && d.ordinal == static_cast<int>(ordinal);
+      return d.client_id == link_.members().client_id() && d.ordinal == static_cast<int>(ordinal);
     });
     return absl::FailedPreconditionError(
         absl::StrCat(call, ": called inside ", task->empty() ? "a task" : *task, " on device ",
@@ -51,9 +51,10 @@ StatusOr<MessagePump*> HostResources::message_pump(int ordinal) {
     return it->second.get();
   }
   int device_id = ordinal;
-  for (int i = 0; i < link_.client_id(); ++i) device_id += link_.member(i).num_local_devices;
+  for (int i = 0; i < link_.members().client_id(); ++i)
+    device_id += link_.members()[i].num_local_devices;
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<MessagePump> pump,
-                           MessagePump::create(device_id, link_.activity(ordinal)));
+                           MessagePump::create(device_id, link_.own_control().activity(ordinal)));
   if (stopped_) pump->stop();
   return message_pumps_.emplace(ordinal, std::move(pump)).first->second.get();
 }

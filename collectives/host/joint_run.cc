@@ -192,14 +192,14 @@ StatusOr<shm::SharedAddress> JointRun::share(const void* memory, int64_t num_byt
     return shm::SharedAddress{shm::SharedAddress::kPointer, 0, reinterpret_cast<uint64_t>(memory)};
   }
   const shm::HostLink& link = group().resources().link();
-  const auto located = link.locate(static_cast<const std::byte*>(memory), num_bytes);
+  const auto located = link.memory().locate(static_cast<const std::byte*>(memory), num_bytes);
   if (located.has_value()) return *located;
   StatusOr<ArenaPool::Block> block = group().resources().pool().allocate(num_bytes);
   if (!block.ok()) return labelled(block.status());
   const ArenaAddress address = block->address();
   if (!copies.has_value()) copies.emplace();
   (*copies).*copy = *std::move(block);
-  return shm::SharedAddress{address.arena, link.client_id(), address.offset};
+  return shm::SharedAddress{address.arena, link.members().client_id(), address.offset};
 }
 
 StatusOr<shm::SharedAddress> JointRun::share_input() {
@@ -326,8 +326,8 @@ StatusOr<JointRun::Memories> JointRun::memory() const {
         return reinterpret_cast<std::byte*>(address.offset);
       }
       // A negative count is an error too: no arena is as large.
-      return group().resources().link().resolve(address, static_cast<uint64_t>(count) * size,
-                                                op.deadline);
+      return group().resources().link().memory().resolve(
+          address, static_cast<uint64_t>(count) * size, op.deadline);
     };
     // The outputs of other replicas are not used.
     int64_t out_count = collective().count();

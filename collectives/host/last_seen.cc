@@ -34,12 +34,12 @@ bool read_code(uint16_t code, Call& call) {
 
 shm::ActivitySnapshot last_seen(const shm::HostLink& link, int client, int ordinal) {
   shm::ActivitySnapshot seen =
-      shm::read_activity(shm::activity_slot(link.control(client), ordinal));
+      shm::read_activity(shm::activity_slot(link.memory().control(client), ordinal));
   Call call;
   if (!read_code(seen.code, call)) return shm::ActivitySnapshot();
   if (seen.has_label) return seen;
   int32_t own_id = ordinal;
-  for (int i = 0; i < client; ++i) own_id += link.member(i).num_local_devices;
+  for (int i = 0; i < client; ++i) own_id += link.members()[i].num_local_devices;
   std::vector<int32_t> ids;
   // A torn snapshot may have an invalid offset, which is not followed.
   if (seen.consistent && seen.block_offset != 0) ids = devices_in(link, seen);
@@ -65,17 +65,17 @@ std::string describe_last_seen(const shm::ActivitySnapshot& seen) {
 shm::GroupMember device_of_id(const shm::HostLink& link, int device_id) {
   int client = 0;
   int first = 0;
-  while (client + 1 < link.num_clients() &&
-         device_id >= first + link.member(client).num_local_devices) {
-    first += link.member(client).num_local_devices;
+  while (client + 1 < link.members().num_clients() &&
+         device_id >= first + link.members()[client].num_local_devices) {
+    first += link.members()[client].num_local_devices;
     ++client;
   }
   return {device_id, client, device_id - first};
 }
 
 std::vector<int32_t> devices_in(const shm::HostLink& link, const shm::Activity& activity) {
-  if (activity.leader_client >= static_cast<uint64_t>(link.num_clients())) return {};
-  std::byte* const region = link.control(static_cast<int>(activity.leader_client));
+  if (activity.leader_client >= static_cast<uint64_t>(link.members().num_clients())) return {};
+  std::byte* const region = link.memory().control(static_cast<int>(activity.leader_client));
   const auto find = [&] {
     return shm::GroupTable::find(region, activity.block_offset, activity.generation);
   };
@@ -84,8 +84,9 @@ std::vector<int32_t> devices_in(const shm::HostLink& link, const shm::Activity& 
   // All that another process has written is compared with what there can be.
   const uint32_t num_ids = block->num_members;
   if (num_ids > kMaxMembers ||
-      link.find_in_control(activity.leader_client, activity.block_offset,
-                           sizeof(shm::GroupBlock) + num_ids * sizeof(int32_t)) == nullptr) {
+      link.memory().find_in_control(activity.leader_client, activity.block_offset,
+                                    sizeof(shm::GroupBlock) + num_ids * sizeof(int32_t)) ==
+          nullptr) {
     return {};
   }
   std::vector<int32_t> ids(num_ids);
@@ -97,7 +98,8 @@ std::vector<int32_t> devices_in(const shm::HostLink& link, const shm::Activity& 
   // The memory may have become another block's meanwhile.
   if (find() == nullptr) return {};
   int num_devices = 0;
-  for (int i = 0; i < link.num_clients(); ++i) num_devices += link.member(i).num_local_devices;
+  for (int i = 0; i < link.members().num_clients(); ++i)
+    num_devices += link.members()[i].num_local_devices;
   const bool are_devices =
       std::all_of(ids.begin(), ids.end(), [&](int32_t id) { return id >= 0 && id < num_devices; });
   return are_devices ? ids : std::vector<int32_t>();

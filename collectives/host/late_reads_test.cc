@@ -91,14 +91,14 @@ class LateReadsTest : public ::testing::Test {
     input->mutable_ready().set(absl::OkStatus());
     const uintptr_t first = reinterpret_cast<uintptr_t>(input->data());
     const auto offset = static_cast<int64_t>((first + kPage - 1) / kPage * kPage - first);
-    const auto address = job_->client(0).link->locate(input->data() + offset, kBytes);
+    const auto address = job_->client(0).link->memory().locate(input->data() + offset, kBytes);
     EXPECT_TRUE(address.has_value());
     std::shared_ptr<Buffer> outputs[3];
     std::optional<Work> works[3];
     for (int c = 0; c < 3; ++c) outputs[c] = new_buffer(c, input->size_bytes(), std::byte{0});
     Gate reached, resume;
-    const HeldUpReads held_up(*job_->client(1).link->resolve(*address, kBytes), kBytes, reached,
-                              resume);
+    const HeldUpReads held_up(*job_->client(1).link->memory().resolve(*address, kBytes), kBytes,
+                              reached, resume);
     for (int c = 0; c < 3; ++c) works[c] = broadcast(c, c == 0 ? input : nullptr, outputs[c]);
     EXPECT_THAT(works[0]->await(), IsOk());
     EXPECT_THAT(works[2]->await(), IsOk());
@@ -128,7 +128,7 @@ class LateReadsTest : public ::testing::Test {
 
 TEST_F(LateReadsTest, ALossEndsTheReadBeforeTheMemoryIsReused) {
   const Status status = read_late([&] {
-    job_->client(0).link->report_lost(2, absl::UnavailableError("client 2 is lost"));
+    job_->client(0).link->liveness().report_lost(2, absl::UnavailableError("client 2 is lost"));
     job_->client(0).backend->wait_until_read();
   });
   EXPECT_THAT(status, StatusIs(StatusCode::kUnavailable,
@@ -183,7 +183,7 @@ TEST_F(LateReadsTest, AnAllocationDoesNotWaitForTheReader) {
 // The next call of the group takes back what was lent, too.
 TEST_F(LateReadsTest, ALossEndsTheReadBeforeTheNextCall) {
   const Status status = read_late([&] {
-    job_->client(0).link->report_lost(2, absl::UnavailableError("client 2 is lost"));
+    job_->client(0).link->liveness().report_lost(2, absl::UnavailableError("client 2 is lost"));
     const std::shared_ptr<Buffer> out = new_buffer(0, 64, std::byte{0});
     EXPECT_THAT(broadcast(0, out, out).await(), StatusIs(StatusCode::kUnavailable));
   });

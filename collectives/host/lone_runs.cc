@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/format.h"
+#include "shm/activity.h"
 
 namespace tessera::host {
 

@@ -174,7 +174,7 @@ TEST_F(MessagesTest, ALookAtAMessageDoesNotWaitForASettlerThatIsStopped) {
   EXPECT_FALSE(send.done());
   const Work next = groups_[0].send<int64_t>(absl::MakeConstSpan(&sent, 1), 1);
   EXPECT_FALSE(send.done());
-  job_->client(0).link->report_lost(1, absl::UnavailableError("client 1 is lost"));
+  job_->client(0).link->liveness().report_lost(1, absl::UnavailableError("client 1 is lost"));
   // By its loss another member may say how it ended.
   EXPECT_THAT(send.await(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("was lost before it could say")));

@@ -34,9 +34,9 @@ StatusOr<Rendezvous> Rendezvous::open(shm::HostLink& link, std::vector<shm::Grou
     return absl::UnimplementedError(absl::StrCat(
         "a group of ", members.size(), " devices on one host; the most is ", kMaxMembers));
   }
-  if (link.num_clients() > kMaxMembers) {
-    return absl::UnimplementedError(
-        absl::StrCat(link.num_clients(), " clients on one host; the most is ", kMaxMembers));
+  if (link.members().num_clients() > kMaxMembers) {
+    return absl::UnimplementedError(absl::StrCat(
+        link.members().num_clients(), " clients on one host; the most is ", kMaxMembers));
   }
   TESSERA_CHECK((num_records & (num_records - 1)) == 0, "a power of two");
   const int leader = members[0].client_id;
@@ -217,8 +217,8 @@ Status Rendezvous::verdict(uint32_t seq, const Op* op) {
   }
   const auto settler = [&] {
     const int client = static_cast<int>(state.settler) - 1;
-    const bool is_known = client >= 0 && client < records_.link().num_clients();
-    return is_known ? records_.link().member(client).to_string() : std::string("a client");
+    const bool is_known = client >= 0 && client < records_.link().members().num_clients();
+    return is_known ? records_.link().members()[client].to_string() : std::string("a client");
   };
   if (state.phase == Phase::kOrphaned) {
     return absl::UnavailableError(absl::StrCat(name_of(records_, seq, op), " failed, and ",

@@ -56,7 +56,7 @@ class ConflictTest : public shm::ThreeClientsTest {
     waiting.leader_client = pair.records().id().leader_client;
     waiting.block_offset = pair.records().id().offset;
     waiting.generation = pair.records().id().generation;
-    shm::publish_activity(links_[1]->activity(0), waiting, label_of_pair);
+    shm::publish_activity(links_[1]->own_control().activity(0), waiting, label_of_pair);
     pair.records().entry(1, 1).signature = kSum;
     TESSERA_RETURN_IF_ERROR(pair.arrive(op(1)));
     all.records().entry(1, 0).signature = kSum;
@@ -95,7 +95,7 @@ TEST_F(ConflictTest, OperationsOfOneLabelAreToldApart) {
 
 // Client 1 knows that client 2 is dead, and has gone on; client 0 is about to be told.
 TEST_F(ConflictTest, WhoPassesOverADeadClientMakesNoMistake) {
-  auto* header = reinterpret_cast<shm::ControlHeader*>(links_[0]->control(2));
+  auto* header = reinterpret_cast<shm::ControlHeader*>(links_[0]->memory().control(2));
   header->life.fetch_or(FUTEX_OWNER_DIED);
   EXPECT_THAT(wait_crosswise(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("missing")));
@@ -141,7 +141,8 @@ TEST_F(SettlerTest, OneThatDiesIsReplacedAtOnceWithOneVerdict) {
   begin_to_settle(1 + 2);
   Status told[2];
   std::thread other([&] { told[1] = groups_[1]->wait_arrived(op(1)); });
-  reinterpret_cast<shm::ControlHeader*>(links_[0]->control(2))->life.fetch_or(FUTEX_OWNER_DIED);
+  reinterpret_cast<shm::ControlHeader*>(links_[0]->memory().control(2))
+      ->life.fetch_or(FUTEX_OWNER_DIED);
   told[0] = groups_[0]->wait_arrived(op(0, steady_now()));
   other.join();
   EXPECT_THAT(
@@ -238,7 +239,8 @@ TEST_F(SettlerTest, OneThatDiesIsNotWaitedForByALookAtTheResult) {
   ASSERT_THAT(groups_[0]->arrive(op(0)), IsOk());
   begin_to_settle(1 + 2);
   EXPECT_FALSE(groups_[0]->records().has_result(1));
-  reinterpret_cast<shm::ControlHeader*>(links_[0]->control(2))->life.fetch_or(FUTEX_OWNER_DIED);
+  reinterpret_cast<shm::ControlHeader*>(links_[0]->memory().control(2))
+      ->life.fetch_or(FUTEX_OWNER_DIED);
   EXPECT_TRUE(groups_[0]->records().has_result(1));
   EXPECT_EQ(State::unpack(record().state).phase, Phase::kOrphaned);
 }

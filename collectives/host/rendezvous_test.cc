@@ -229,8 +229,8 @@ TEST_F(RendezvousTest, EachChangeOfAMessageRingsTheBellOfTheEndThatWaits) {
   open(2);
   group_->ring_bells();
   const auto expect_rings = [&](uint32_t sender, uint32_t receiver) {
-    EXPECT_EQ(link_->activity(0).bell.exchange(0), sender);
-    EXPECT_EQ(link_->activity(1).bell.exchange(0), receiver);
+    EXPECT_EQ(link_->own_control().activity(0).bell.exchange(0), sender);
+    EXPECT_EQ(link_->own_control().activity(1).bell.exchange(0), receiver);
   };
   for (const int first : {0, 1}) {
     const uint32_t seq = first == 0 ? 1 : 2;
@@ -451,7 +451,7 @@ TEST_F(RendezvousTest, ADeadlineAndTheLastArrivalCannotBothWin) {
 // follow the half-written offset, for there need not be a group.
 TEST_F(RendezvousTest, HalfWrittenActivityIsNotFollowed) {
   open(2);
-  shm::DeviceActivity& slot = shm::activity_slot(link_->control(0), 1);
+  shm::DeviceActivity& slot = shm::activity_slot(link_->memory().control(0), 1);
   slot.kind = shm::DeviceActivity::kWaiting;
   slot.block_offset = shm::kControlBytes;  // following it would fault
   slot.version = 1;
@@ -466,7 +466,7 @@ TEST_F(RendezvousTest, HalfWrittenActivityIsNotFollowed) {
 // A code that no member wrote: no enumerator out of range comes of it.
 TEST_F(RendezvousTest, OverwrittenCodesAreNoOperations) {
   open(2);
-  shm::DeviceActivity& slot = shm::activity_slot(link_->control(0), 1);
+  shm::DeviceActivity& slot = shm::activity_slot(link_->memory().control(0), 1);
   for (const uint64_t word : {uint64_t{0xff}, uint64_t{0xff0002}, uint64_t{0xf000002},
                               uint64_t{0xf0000002}, UINT64_MAX}) {
     slot.kind.store(word);
@@ -499,17 +499,17 @@ TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
   activity.count = int64_t{1} << 40;
   activity.block_offset = group_->records().id().offset;
   activity.generation = group_->records().id().generation;
-  shm::publish_activity(link_->activity(1), activity, "");
+  shm::publish_activity(link_->own_control().activity(1), activity, "");
   expect_text("waiting in broadcast f64 of 1099511627776 elements on devices 0, 1 for ");
-  link_->observer(1)->task_finished();
+  link_->own_control().observer(1)->task_finished();
   expect_text("last seen at broadcast f64 of 1099511627776 elements on devices 0, 1, ");
   // Alone it waits for no other device.
   activity.kind = shm::DeviceActivity::kRunning;
   activity.block_offset = 0;
-  shm::publish_activity(link_->activity(1), activity, "");
+  shm::publish_activity(link_->own_control().activity(1), activity, "");
   expect_text("still in broadcast f64 of 1099511627776 elements on devices 1 for ");
-  link_->observer(1)->task_finished();
-  shm::publish_activity(link_->activity(1), activity, "relayout #3");
+  link_->own_control().observer(1)->task_finished();
+  shm::publish_activity(link_->own_control().activity(1), activity, "relayout #3");
   expect_text("still in relayout #3 for ");
 }
 

@@ -38,7 +38,7 @@ Status describe_missing(const GroupRecords& group, const MemberOp& op,
   return host::describe_missing(
       {label_of(group, op), group.members(), arrived, is_open, waited,
        record_layout(*group.block()).verdict_bytes},
-      [&](int client) { return group.link().member(client).to_string(); },
+      [&](int client) { return group.link().members()[client].to_string(); },
       [&](const shm::GroupMember& member) {
         return describe_last_seen(last_seen(group.link(), member.client_id, member.ordinal));
       });
@@ -86,10 +86,10 @@ Status find_mismatch(const GroupRecords& group, const MemberOp& op) {
 
 Statement statement_of(const GroupRecords& group, int member, const MemberEntry& entry) {
   const shm::GroupMember& device = group.members()[member];
-  return {
-      absl::StrCat(group.link().member(device.client_id).to_string(), " device ", device.device_id),
-      entry.signature, entry.part_count, read_text(entry.detail, kDetailBytes),
-      label_of(group, entry)};
+  return {absl::StrCat(group.link().members()[device.client_id].to_string(), " device ",
+                       device.device_id),
+          entry.signature, entry.part_count, read_text(entry.detail, kDetailBytes),
+          label_of(group, entry)};
 }
 
 std::string label_of(const GroupRecords& group, const MemberOp& op) {

@@ -28,9 +28,9 @@ void SharedReplicas::hold(const HostGroup& group, const Run& run, std::byte* con
   const absl::Span<const int> replicas = run.collective().replicas();
   const auto place = std::find(replicas.begin(), replicas.end(), run.member()) - replicas.begin();
   if (place == 0) return;
-  replica_ =
-      ReplicaLoans::hold(contents, run.arguments().out_buffer->size_bytes(),
-                         static_cast<int>(place) - 1, group.resources().link().keeper(contents));
+  replica_ = ReplicaLoans::hold(contents, run.arguments().out_buffer->size_bytes(),
+                                static_cast<int>(place) - 1,
+                                group.resources().link().memory().keeper(contents));
 }
 
 void SharedReplicas::adopt(Run& run) {

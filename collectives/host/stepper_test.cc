@@ -211,7 +211,8 @@ class RendezvousSteps : public ::testing::Test {
     for (std::thread& thread : threads) thread.join();
     for (const auto& link : links_) {
       ASSERT_NE(link, nullptr);
-      for (int c = 0; c < kMembers; ++c) stepper_.map(link->control(c), shm::kControlBytes, c);
+      for (int c = 0; c < kMembers; ++c)
+        stepper_.map(link->memory().control(c), shm::kControlBytes, c);
     }
   }
 
@@ -249,11 +250,11 @@ class RendezvousSteps : public ::testing::Test {
     wrong_.clear();
   }
   std::atomic<uint32_t>& life(int client) {
-    return reinterpret_cast<shm::ControlHeader*>(links_[0]->control(client))->life;
+    return reinterpret_cast<shm::ControlHeader*>(links_[0]->memory().control(client))->life;
   }
 
   shm::DeviceActivity& bell(int member) {
-    return shm::activity_slot(links_[member]->control(member), 0);
+    return shm::activity_slot(links_[member]->memory().control(member), 0);
   }
 
   Signature signature(uint32_t seq) const {
@@ -705,7 +706,7 @@ class LendingSteps {
     stepper.forget_maps();
     for (int c = 0; c < kMembers; ++c) {
       for (int k = 0; k < kMembers; ++k) {
-        stepper.map(clients_[c].link->control(k), shm::kControlBytes, k);
+        stepper.map(clients_[c].link->memory().control(k), shm::kControlBytes, k);
       }
       clients_[c].group = *clients_[c].backend->group(std::vector<int>{0, 1, 2});
       clients_[c].out = buffer(c, 0);
@@ -720,7 +721,7 @@ class LendingSteps {
         "loss",
         [this] {
           shm::step();
-          clients_[0].link->report_lost(2, absl::UnavailableError("client 2 is lost"));
+          clients_[0].link->liveness().report_lost(2, absl::UnavailableError("client 2 is lost"));
           lost_.store(1);
           shm::wake_all(lost_);
         },

@@ -21,7 +21,7 @@ std::optional<Status> try_settle(const GroupRecords& group, uint32_t seq, Verdic
     return bits;
   };
   const Record::Claim claim = own.claim(
-      seq, kind, from, group.link().client_id(),
+      seq, kind, from, group.link().members().client_id(),
       [&](uint32_t met) { return group.all_left(met, seq); }, absent);
   if (claim.result == Record::Claim::kNotFree) return make_error(claim.before);
   if (claim.result == Record::Claim::kGoesOn) return absl::OkStatus();

@@ -73,7 +73,7 @@ class EndsTest : public ThreeClientsTest {
   void lose(int client) {
     const Status reason = absl::UnavailableError(absl::StrCat("client ", client, " is gone"));
     for (int c = 0; c < kMembers; ++c) {
-      if (c != client) job_->client(c).link->report_lost(client, reason);
+      if (c != client) job_->client(c).link->liveness().report_lost(client, reason);
     }
   }
   Status lost(int device) { return job_->client(device).watch->lane(&job_->device(device)).lost(); }
@@ -135,7 +135,7 @@ TEST_F(EndsTest, WhatACallMakesThatReturnsLateIsFreed) {
   nccl_->hang_inits();
   const Sums sums = begin_sum({0, 1});
   wait_for_calls("comm_init_rank", 2);
-  job_->client(0).link->report_lost(1, absl::UnavailableError("client 1 is gone"));
+  job_->client(0).link->liveness().report_lost(1, absl::UnavailableError("client 1 is gone"));
   while (lost(0).ok()) std::this_thread::yield();
   EXPECT_THAT(lost(0), StatusIs(StatusCode::kUnavailable, HasSubstr("NCCL did not end")));
   nccl_->release_inits();

@@ -90,7 +90,7 @@ class FailuresTest : public ThreeClientsTest {
   void lose(int client) {
     const Status reason = absl::UnavailableError(absl::StrCat("client ", client, " is gone"));
     for (int c = 0; c < kMembers; ++c) {
-      if (c != client) job_->client(c).link->report_lost(client, reason);
+      if (c != client) job_->client(c).link->liveness().report_lost(client, reason);
     }
   }
   // Checks a sum of all members when client 2 is lost.

@@ -113,7 +113,7 @@ StatusOr<std::unique_ptr<NcclMover>> NcclMover::create(StatusOr<Watch*> watch, s
   for (size_t position = 0; position < members.size(); ++position) {
     const shm::GroupMember& member = members[position];
     places.clients.push_back(member.client_id);
-    if (!link.is_on_host(member.client_id)) continue;
+    if (!link.members().is_on_host(member.client_id)) continue;
     here.push_back(member);
     places.positions.push_back(static_cast<int>(position));
     places.devices.push_back(devices[position]);

@@ -211,7 +211,7 @@ bool Network::confirms(const std::vector<DeviceWait>& pairs) {
 void Network::await_verdict(const DeviceWait& ended) {
   const GroupMember* const device = find_device(ended.device);
   const bool is_near =
-      link_ == nullptr || device == nullptr || link_->is_on_host(device->client_id);
+      link_ == nullptr || device == nullptr || link_->members().is_on_host(device->client_id);
   // On this host the record of the run says so. From another one letters come in the order in which
   // they were sent: the answer after the verdict.
   if (!is_near) ask_doing({ended.device}, kVerdictLimit);
@@ -241,7 +241,9 @@ void Network::release(const DeviceWait& wait) {
   if (group != groups_.end()) group->second->release(wait);
 }
 
-bool Network::is_lost(int client) { return link_ != nullptr && !link_->client_status(client).ok(); }
+bool Network::is_lost(int client) {
+  return link_ != nullptr && !link_->liveness().client_status(client).ok();
+}
 
 void Network::connection_broke(int client, uint64_t number) {
   std::lock_guard<std::mutex> lock(groups_mutex_);

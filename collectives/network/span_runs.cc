@@ -61,7 +61,7 @@ StatusOr<std::shared_ptr<host::HostGroup>> SpanRuns::create(
   const uint64_t salt = name_of_group(members, letters_of(is_for_messages)) | uint64_t{1} << 63;
   std::vector<GroupMember> here;
   for (const GroupMember& member : members) {
-    if (link.is_on_host(member.client_id)) here.push_back(member);
+    if (link.members().is_on_host(member.client_id)) here.push_back(member);
   }
   host::Room room;
   // A message has one member on each host.
@@ -213,7 +213,7 @@ void SpanRuns::send_again(const Letter& not_yet) {
 // The waits look at the reason themselves, and propose it.
 void SpanRuns::fail_pending(const Status&) {
   for (const int client : span_.others) {
-    const Status lost = resources().link().client_status(client);
+    const Status lost = resources().link().liveness().client_status(client);
     if (!lost.ok()) span_.network->engine->cut(client, lost);
   }
   std::lock_guard<std::mutex> lock(span_.mutex);

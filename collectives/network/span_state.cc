@@ -26,27 +26,28 @@ constexpr absl::Duration kMostDecisionTime = absl::Seconds(10);
 Places places_of(const shm::HostLink& link, const std::vector<GroupMember>& members) {
   std::map<std::string, int> numbers;  // by host_id
   const auto number_of = [&](int client) {
-    return numbers.emplace(link.member(client).host_id, static_cast<int>(numbers.size()))
+    return numbers.emplace(link.members()[client].host_id, static_cast<int>(numbers.size()))
         .first->second;
   };
   std::vector<int> hosts;
   for (const GroupMember& member : members) hosts.push_back(number_of(member.client_id));
-  return Places(hosts, number_of(link.client_id()));
+  return Places(hosts, number_of(link.members().client_id()));
 }
 
 std::vector<int> clients_elsewhere(const shm::HostLink& link,
                                    const std::vector<GroupMember>& members) {
   std::set<int> clients;
   for (const GroupMember& member : members) {
-    if (!link.is_on_host(member.client_id)) clients.insert(member.client_id);
+    if (!link.members().is_on_host(member.client_id)) clients.insert(member.client_id);
   }
   return {clients.begin(), clients.end()};
 }
 
 int count_own(const shm::HostLink& link, const std::vector<GroupMember>& members) {
-  return static_cast<int>(std::count_if(
-      members.begin(), members.end(),
-      [&link](const GroupMember& member) { return member.client_id == link.client_id(); }));
+  return static_cast<int>(
+      std::count_if(members.begin(), members.end(), [&link](const GroupMember& member) {
+        return member.client_id == link.members().client_id();
+      }));
 }
 
 }  // namespace
@@ -72,13 +73,13 @@ SpanState::SpanState(host::HostGroup& host_group, std::shared_ptr<Network> of_cl
       others(clients_elsewhere(group.resources().link(), group.all_members())),
       meetings(group, std::move(rendezvous)),
       postings(meetings.rendezvous(), places, group.all_members(),
-               group.resources().link().client_id()),
+               group.resources().link().members().client_id()),
       boards(count_own(group.resources().link(), group.all_members())),
       running(group.size()) {}
 
 std::string SpanState::name_of(int member) const {
   const GroupMember& device = group.all_members()[member];
-  return absl::StrCat(group.resources().link().member(device.client_id).to_string(), " device ",
+  return absl::StrCat(group.resources().link().members()[device.client_id].to_string(), " device ",
                       device.device_id);
 }
 
@@ -120,7 +121,8 @@ SpanState::Verdict SpanState::decide(uint32_t seq, const Signature& call, const 
 
 Letter SpanState::letter_of(uint32_t seq, const Signature& call, const Status& verdict) const {
   int own = 0;
-  while (group.all_members()[own].client_id != group.resources().link().client_id()) ++own;
+  while (group.all_members()[own].client_id != group.resources().link().members().client_id())
+    ++own;
   return {.kind = Letter::Kind::kVerdict,
           .seq = seq,
           .group = name,

@@ -319,15 +319,15 @@ Status SpanWait::missing(absl::Time start, absl::Time deadline) {
     // A member that has said that it has arrived is not missing, wherever its entry is.
     for (const int member : span_.boards.at(op.seq).have_arrived) arrived[member] = true;
     for (const auto& [client, _] : news_.transfers.awaited()) {
-      absl::StrAppend(&awaited, awaited.empty() ? "" : ", ", link.member(client).to_string());
+      absl::StrAppend(&awaited, awaited.empty() ? "" : ", ", link.members()[client].to_string());
     }
   }
   const bool is_open = std::find(arrived.begin(), arrived.end(), false) != arrived.end();
   const Status error = host::describe_missing(
       {label(), span_.group.all_members(), arrived, is_open, deadline - start},
-      [&](int client) { return link.member(client).to_string(); },
+      [&](int client) { return link.members()[client].to_string(); },
       [&](const GroupMember& member) {
-        if (link.is_on_host(member.client_id)) {
+        if (link.members().is_on_host(member.client_id)) {
           return host::describe_last_seen(host::last_seen(link, member.client_id, member.ordinal));
         }
         const auto known = doing.find(member.device_id);

@@ -87,7 +87,7 @@ Status ClientDevices::open_network(Coordinator& coordinator, const ClientDevices
                                    absl::Time deadline) {
   std::vector<int> others;
   for (const MemberInfo& member : coordinator.members()) {
-    if (!link_->is_on_host(member.client_id)) others.push_back(member.client_id);
+    if (!link_->members().is_on_host(member.client_id)) others.push_back(member.client_id);
   }
   if (others.empty()) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<transport::Engine> engine,
@@ -174,13 +174,13 @@ Status ClientDevices::sync() {
 }
 
 void ClientDevices::report_lost(int client, const Status& reason) {
-  link_->report_lost(client, reason);
+  link_->liveness().report_lost(client, reason);
 }
 
 void ClientDevices::report_waits(WaitReports& reports) {
   reports.set_source([this] { return waits_->list(); });
   reports.set_listener([this](absl::string_view operation, bool is_waiting) {
-    link_->publish_call(operation, is_waiting);
+    link_->own_control().publish_call(operation, is_waiting);
   });
   backend_->set_wait_reports(&reports,
                              [this](int client) { return waits_->describe_clients({client}, {}); });
@@ -220,13 +220,13 @@ void ClientDevices::show_shutdown() {
     // The thread that ran the last task may still be about to write that the task has ended.
     stream.sync().IgnoreError();
     if (!stream.try_take()) continue;
-    link_->observer(static_cast<int>(i))->task_started("shutdown");
+    link_->own_control().observer(static_cast<int>(i))->task_started("shutdown");
     stream.release();
   }
 }
 
 void ClientDevices::cancel() {
-  const int self = link_->client_id();
+  const int self = link_->members().client_id();
   report_lost(self, absl::CancelledError(absl::StrCat("client ", self, " is shutting down")));
 }
 
@@ -242,9 +242,9 @@ std::string ClientDevices::stop(absl::Time deadline) {
   std::string still_run;
   for (size_t i = 0; i < by_ordinal_.size(); ++i) {
     if (by_ordinal_[i]->stream().stop_by(deadline).ok()) continue;
-    absl::StrAppend(
-        &still_run, "; device ", local_[i].id, " is ",
-        host::describe_last_seen(shm::read_activity(link_->activity(static_cast<int>(i)))));
+    absl::StrAppend(&still_run, "; device ", local_[i].id, " is ",
+                    host::describe_last_seen(
+                        shm::read_activity(link_->own_control().activity(static_cast<int>(i)))));
   }
   return still_run;
 }

@@ -19,7 +19,7 @@ StatusOr<std::vector<std::unique_ptr<LocalDevice>>> CpuPlatform::start_devices(c
         CpuDevice::create(
             absl::StrCat("device ", device.id, " (number ", device.ordinal + 1, " of ",
                          start.devices.size(), " of client ", device.client_id, ")"),
-            start.link.observer(device.ordinal), start.pool));
+            start.link.own_control().observer(device.ordinal), start.pool));
   }
   return devices;
 }

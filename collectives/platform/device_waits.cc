@@ -23,10 +23,10 @@ using shm::GroupMember;
 DeviceWaits::DeviceWaits(shm::HostLink& link, network::Network* network)
     : link_(link), network_(network) {
   int device_id = 0;
-  for (int client = 0; client < link_.num_clients(); ++client) {
+  for (int client = 0; client < link_.members().num_clients(); ++client) {
     first_.push_back({device_id, client, 0});
-    for (int ordinal = 0; ordinal < link_.member(client).num_local_devices; ++ordinal) {
-      if (client == link_.client_id()) local_.push_back({device_id, client, ordinal});
+    for (int ordinal = 0; ordinal < link_.members()[client].num_local_devices; ++ordinal) {
+      if (client == link_.members().client_id()) local_.push_back({device_id, client, ordinal});
       ++device_id;
     }
   }
@@ -39,7 +39,7 @@ std::vector<WaitReports::Wait> DeviceWaits::list() {
   };
   std::map<std::string, Found> by_operation;
   for (const GroupMember& device : local_) {
-    const DeviceActivity::Kind kind = shm::read_kind(link_.activity(device.ordinal));
+    const DeviceActivity::Kind kind = shm::read_kind(link_.own_control().activity(device.ordinal));
     if (kind != DeviceActivity::kWaiting && kind != DeviceActivity::kRunning) continue;
     const std::optional<host::OperationWait> wait = host::operation_of(link_, device);
     if (!wait.has_value()) continue;
@@ -84,11 +84,11 @@ std::optional<WaitReports::Missing> DeviceWaits::describe(const std::string& ope
   WaitReports::Missing result;
   result.text = host::describe_awaited(
       {members, is_awaited, all_arrived},
-      [&](int client) { return link_.member(client).to_string(); },
+      [&](int client) { return link_.members()[client].to_string(); },
       [&](const GroupMember& device) { return doing.at(device.device_id); });
   if (!ends.empty()) {
     const auto describe = [&](std::string* out, const GroupMember& device) {
-      absl::StrAppend(out, link_.member(device.client_id).to_string(), ", ",
+      absl::StrAppend(out, link_.members()[device.client_id].to_string(), ", ",
                       host::describe_doing(link_, device));
     };
     absl::StrAppend(&result.text, "; in turn for ", absl::StrJoin(ends, "; ", describe));
@@ -140,7 +140,7 @@ std::map<int, std::string> DeviceWaits::find_doing(absl::Span<const GroupMember>
   std::map<int, std::string> doing;
   std::map<int, int> asked;  // a device of each client
   for (const GroupMember& device : devices) {
-    const bool is_here = link_.is_on_host(device.client_id);
+    const bool is_here = link_.members().is_on_host(device.client_id);
     doing[device.device_id] = is_here ? host::describe_doing(link_, device) : "does not answer";
     if (!is_here) asked.emplace(device.client_id, device.device_id);
   }
@@ -162,8 +162,9 @@ WaitReports::Missing DeviceWaits::describe_clients(absl::Span<const int> clients
   for (size_t i = 0; i < num_named; ++i) {
     const bool is_silent = std::find(silent.begin(), silent.end(), clients[i]) != silent.end();
     const std::string& text = doing.at(devices[i].device_id);
-    absl::StrAppend(&missing.text, i == 0 ? "" : "; ", link_.member(clients[i]).to_string(), ", ",
-                    is_silent && !link_.is_on_host(clients[i]) ? "does not answer" : text);
+    absl::StrAppend(
+        &missing.text, i == 0 ? "" : "; ", link_.members()[clients[i]].to_string(), ", ",
+        is_silent && !link_.members().is_on_host(clients[i]) ? "does not answer" : text);
   }
   if (clients.size() > num_named) {
     absl::StrAppend(&missing.text, "; and ", clients.size() - num_named, " more");

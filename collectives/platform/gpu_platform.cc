@@ -80,13 +80,14 @@ Status GpuPlatform::join(Coordinator& coordinator, absl::Time deadline) {
 StatusOr<std::vector<std::unique_ptr<LocalDevice>>> GpuPlatform::start_devices(const Start& start) {
   link_ = &start.link;
   TESSERA_RETURN_IF_ERROR(cuda::enable_peers(*libraries_.cuda, used_gpus_));
-  const std::shared_ptr<nccl::Api> nccl = link_->num_clients() == 1 ? nullptr : open_nccl();
+  const std::shared_ptr<nccl::Api> nccl =
+      link_->members().num_clients() == 1 ? nullptr : open_nccl();
   std::vector<std::unique_ptr<LocalDevice>> devices;
   for (const Device& device : start.devices) {
     TESSERA_ASSIGN_OR_RETURN(
         std::unique_ptr<cuda::CudaDevice> gpu,
         cuda::CudaDevice::create(libraries_.cuda, used_gpus_[device.ordinal % used_gpus_.size()],
-                                 link_->observer(device.ordinal),
+                                 link_->own_control().observer(device.ordinal),
                                  nccl == nullptr ? cuda::SlabSource() : nccl::slab_source(nccl)));
     TESSERA_RETURN_IF_ERROR(cuda::CudaEngine::add_to(*gpu, libraries_.math));
     gpus_.push_back(gpu.get());
@@ -117,7 +118,7 @@ StatusOr<std::unique_ptr<host::DeviceMover>> GpuPlatform::new_mover(
   std::vector<cuda::CudaDevice*> gpus;
   bool spans_clients = false;
   for (const shm::GroupMember& member : members) {
-    const bool is_local = member.client_id == link_->client_id();
+    const bool is_local = member.client_id == link_->members().client_id();
     gpus.push_back(is_local ? gpus_[member.ordinal] : nullptr);
     spans_clients |= !is_local;
   }

@@ -77,7 +77,7 @@ Status CudaJob::connect(int client_id, const std::shared_ptr<Api>& api,
     const int gpu = device.id % num_gpus;
     TESSERA_ASSIGN_OR_RETURN(
         std::unique_ptr<CudaDevice> on_gpu,
-        CudaDevice::create(api, gpu, client.link->observer(device.ordinal),
+        CudaDevice::create(api, gpu, client.link->own_control().observer(device.ordinal),
                            nccl == nullptr ? SlabSource() : nccl::slab_source(nccl)));
     TESSERA_ASSIGN_OR_RETURN(stages_[device.id], Stage::create(api, gpu));
     streams.push_back(&on_gpu->stream());

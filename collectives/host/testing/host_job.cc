@@ -48,9 +48,10 @@ Status HostJob::connect(int client_id, absl::Duration collective_timeout) {
   std::vector<Stream*> streams;
   for (const Device& device : devices_) {
     if (device.client_id != client_id) continue;
-    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<CpuStream> stream,
-                             CpuStream::create(absl::StrCat("device ", device.id),
-                                               client.link->observer(device.ordinal)));
+    TESSERA_ASSIGN_OR_RETURN(
+        std::unique_ptr<CpuStream> stream,
+        CpuStream::create(absl::StrCat("device ", device.id),
+                          client.link->own_control().observer(device.ordinal)));
     streams.push_back(stream.get());
     client.streams.push_back(std::move(stream));
   }
