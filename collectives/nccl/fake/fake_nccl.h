@@ -62,6 +62,7 @@
 #include "base/reduce_op.h"
 #include "base/status.h"
 #include "collectives/nccl/api.h"
+#include "collectives/nccl/fake/fake_nccl_state.h"
 #include "device/cuda/fake/fake_cuda.h"
 
 namespace tessera::nccl {
@@ -133,15 +134,14 @@ class FakeNccl : public Api {
   Status comm_abort(CommHandle comm) override;
 
  private:
-  struct World;
-  struct Comm;
-  struct Letter;
-  struct Operation;
-  struct Transfer;
-  struct Reduction;
-  struct Call;
-  struct ThreadGroup;
-  using Bytes = std::pair<const std::byte*, uint64_t>;  // begin, number
+  using World = fake::World;
+  using Comm = fake::Comm;
+  using Letter = fake::Letter;
+  using Operation = fake::Operation;
+  using Transfer = fake::Transfer;
+  using Reduction = fake::Reduction;
+  using Call = fake::Call;
+  using ThreadGroup = fake::ThreadGroup;
 
   FakeNccl(std::shared_ptr<cuda::FakeCuda> cuda, const Options& options)
       : cuda_(std::move(cuda)), options_(options) {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the fake of NCCL keeps: communicators and the worlds they are ranks of, and the work that
-// is given to their streams. Private to the files of fake_nccl.h.
+// is given to their streams. Used by FakeNccl alone, under its mutex.
 //
 //   fake_nccl.cc          communicators: made, polled, revoked, finalised, destroyed, aborted
 //   fake_nccl_memory.cc   memory of NCCL's own
@@ -25,12 +25,15 @@
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
-#include "collectives/nccl/fake/fake_nccl.h"
+#include "collectives/nccl/api.h"
 
-namespace tessera::nccl {
+namespace tessera::nccl::fake {
+
+struct Comm;
+using Bytes = std::pair<const std::byte*, uint64_t>;  // begin, number
 
 // The request of one end to the other.
-struct FakeNccl::Transfer {
+struct Transfer {
   int peer;
   std::byte* memory;  // only read of a send
   uint64_t num_bytes;
@@ -38,14 +41,14 @@ struct FakeNccl::Transfer {
 };
 
 // A send that its stream has reached.
-struct FakeNccl::Letter {
+struct Letter {
   Transfer transfer;
   bool taken = false;
   bool read = false;
 };
 
 // What a rank does with the terms of all, once it has them.
-struct FakeNccl::Reduction {
+struct Reduction {
   std::string call;  // as Transfer::call
   DType dtype;
   ReduceOp op;
@@ -66,7 +69,7 @@ struct FakeNccl::Reduction {
   void run();
 };
 
-struct FakeNccl::Operation {
+struct Operation {
   std::vector<Transfer> sends;
   std::vector<Transfer> recvs;
   // A rank's own part of a collective.
@@ -82,26 +85,26 @@ struct FakeNccl::Operation {
 };
 
 // One call of the interface, as it waits for the end of its group.
-struct FakeNccl::Call {
+struct Call {
   std::shared_ptr<Comm> comm;
   StreamHandle stream;
   Operation operation;
 };
 
-struct FakeNccl::ThreadGroup {
+struct ThreadGroup {
   int depth = 0;
   std::vector<Call> calls;
   std::set<int> freed_on;  // GPUs of communicators that ended in the group
 };
 
-struct FakeNccl::World {
+struct World {
   uint64_t number = 0;
   int num_ranks = 0;
   std::map<int, std::shared_ptr<Comm>> ranks;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Letter>>> mail;  // by (from, to)
 };
 
-struct FakeNccl::Comm {
+struct Comm {
   enum class State { kMaking, kReady, kRevoked, kFinalized };
 
   std::shared_ptr<World> world;
@@ -120,6 +123,6 @@ struct FakeNccl::Comm {
   std::vector<Call> deferred;
 };
 
-}  // namespace tessera::nccl
+}  // namespace tessera::nccl::fake
 
 #endif  // TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_STATE_H_

@@ -45,7 +45,7 @@ Status FakeNccl::launch(std::vector<Call> calls) {
   return status;
 }
 
-StatusOr<std::shared_ptr<FakeNccl::Operation>> FakeNccl::merge(std::vector<Call> calls) {
+StatusOr<std::shared_ptr<fake::Operation>> FakeNccl::merge(std::vector<Call> calls) {
   const StreamHandle stream = calls[0].stream;
   auto merged = std::make_shared<Operation>();
   for (Call& call : calls) {
@@ -61,7 +61,7 @@ StatusOr<std::shared_ptr<FakeNccl::Operation>> FakeNccl::merge(std::vector<Call>
   return merged;
 }
 
-std::vector<FakeNccl::Bytes> FakeNccl::Operation::memory() const {
+std::vector<fake::Bytes> fake::Operation::memory() const {
   std::vector<Bytes> result;
   const auto add = [&](const std::byte* begin, uint64_t size_bytes) {
     if (size_bytes > 0) result.emplace_back(begin, size_bytes);
@@ -165,7 +165,7 @@ void FakeNccl::end_work(Comm& comm) {
   changed_.notify_all();
 }
 
-void FakeNccl::Reduction::run() {
+void fake::Reduction::run() {
   const auto size = static_cast<uint64_t>(dtype_size(dtype));
   const uint64_t count = terms[0].size() / size;
   for (uint64_t first = 0; first < count; first += chunk) {
