@@ -3,8 +3,8 @@
 // The kernels of operations, as plain values that a host makes and a kernel reads. They are what
 // the functions of Engine (compute/engine.h) need; CudaEngine makes them.
 //
-// math_bodies.h says what one item of each does; math.cu runs the items on a GPU, and the fake on
-// the host, with the same code. Every kernel has at least one item.
+// math_bodies.h says what one item of each does; math_launch.cu runs the items on a GPU, and the
+// fake on the host, with the same code. Every kernel has at least one item.
 //
 // nvcc reads this header: it includes nothing but the language's integers.
 #ifndef TESSERA_COMPUTE_CUDA_MATH_H_

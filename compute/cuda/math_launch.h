@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Starts the kernels of math.cu on a stream of the current GPU, as kernel_launch.h.
+// Starts the kernels of math_launch.cu on a stream of the current GPU, as kernel_launch.h.
 #ifndef TESSERA_COMPUTE_CUDA_MATH_LAUNCH_H_
 #define TESSERA_COMPUTE_CUDA_MATH_LAUNCH_H_
 

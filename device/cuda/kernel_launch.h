@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Starts the kernels of kernels.cu on a stream of the current GPU. Requires at least one item.
-// Each returns a cudaError_t, as a number: nvcc's side and the host's side share no header of ours
-// but this one and kernels.h.
+// Starts the kernels of kernel_launch.cu on a stream of the current GPU. Requires at least one
+// item. Each returns a cudaError_t, as a number: nvcc's side and the host's side share no header of
+// ours but this one and kernels.h.
 #ifndef TESSERA_DEVICE_CUDA_KERNEL_LAUNCH_H_
 #define TESSERA_DEVICE_CUDA_KERNEL_LAUNCH_H_
 

@@ -6,8 +6,8 @@
 //   Reduce      outs = terms[0] op terms[1] op ..., in this order
 //   Fill, Iota, Cast
 //
-// kernel_bodies.h says what one item of each does; kernels.cu runs the items on a GPU, and the
-// fake (fake/) on the host, with the same code. kernel_plan.h makes the values from boxes.
+// kernel_bodies.h says what one item of each does; kernel_launch.cu runs the items on a GPU, and
+// the fake (fake/) on the host, with the same code. kernel_plan.h makes the values from boxes.
 //
 // nvcc reads this header: it includes nothing but the language's integers. The structs are
 // parameters of kernels, which may have 32,764 bytes (compute capability 7.0 and later).

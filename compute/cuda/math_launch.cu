@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 static_assert(kThreads == kReduceThreads);
-// As kernels.cu: enough to fill any GPU several times.
+// As kernel_launch.cu: enough to fill any GPU several times.
 constexpr uint64_t kMaxBlocks = 132 * 32;
 
 template <class Body, class Value>
