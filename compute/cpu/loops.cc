@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compute/cpu/loops.h"
 
-#include "compute/cpu/random_loops.h"
 #include "device/arithmetic.h"
 
 namespace tessera::kernels {
@@ -21,24 +20,6 @@ const Loops& loops(InstructionSet set) {
 
 const Loops& loops() {
   static const Loops& best = loops(best_instruction_set());
-  return best;
-}
-
-const RandomLoops& random_loops(InstructionSet set) {
-  switch (set) {
-#ifndef TESSERA_WITHOUT_AVX512
-    case InstructionSet::kAvx512:
-      return internal::random_loops_avx512();
-#endif
-    case InstructionSet::kAvx2:
-      return internal::random_loops_avx2();
-    default:
-      return internal::random_loops_baseline();
-  }
-}
-
-const RandomLoops& random_loops() {
-  static const RandomLoops& best = random_loops(best_instruction_set());
   return best;
 }
 
