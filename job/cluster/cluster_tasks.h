@@ -8,7 +8,8 @@
 
 #include "absl/strings/string_view.h"
 #include "base/status.h"
-#include "job/cluster/cluster.h"
+#include "job/cluster/cluster_spec.h"
+#include "job/environment/environment_lookup.h"
 
 namespace tessera::cluster {
 
