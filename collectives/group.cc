@@ -19,6 +19,7 @@
 #include "collectives/collective.h"
 #include "collectives/counts.h"
 #include "collectives/group_backend.h"
+#include "collectives/pending_work.h"
 
 namespace tessera {
 namespace {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is behind Group and Work: the back end that executes the collectives of a group, one
-// operation that it has started, and the member that a Group is a handle of. Internal: programs see
-// group.h and work.h alone.
+// What is behind Group: the back end that executes the collectives of a group, and the member that
+// a Group is a handle of. Internal: programs see group.h alone.
 #ifndef TESSERA_COLLECTIVES_GROUP_BACKEND_H_
 #define TESSERA_COLLECTIVES_GROUP_BACKEND_H_
 
@@ -11,27 +10,16 @@
 #include <memory>
 #include <utility>
 
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
-#include "collectives/group.h"
+#include "collectives/memory.h"
 #include "collectives/prepared.h"
 #include "collectives/work.h"
 
 namespace tessera {
-
-// What a back end keeps of one started operation.
-class PendingWork {
- public:
-  virtual ~PendingWork() = default;
-  virtual bool done() const = 0;
-  // Blocks until the operation is done or `deadline` has passed; then it is given up for all
-  // members, unless all of them had arrived. Returns the verdict that all members get.
-  virtual Status wait_until(absl::Time deadline) = 0;
-};
 
 // What executes the collectives of one group, such as the host's shared memory or NCCL.
 class GroupBackend {
@@ -79,11 +67,6 @@ class GroupMember {
   const ReductionOrder order_;
   mutable PreparedCollectives prepared_;
 };
-
-inline Group make_group(std::shared_ptr<GroupBackend> backend, int position,
-                        ReductionOrder order = ReductionOrder::kByHost) {
-  return Group(std::make_shared<const GroupMember>(std::move(backend), position, order));
-}
 
 }  // namespace internal
 }  // namespace tessera

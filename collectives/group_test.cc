@@ -22,6 +22,7 @@
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/group_backend.h"
+#include "collectives/make_group.h"
 #include "collectives/op_kind.h"
 #include "collectives/work.h"
 #include "device/device_span.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/work.h"
 
-#include "collectives/group_backend.h"
+#include "collectives/pending_work.h"
 
 namespace tessera {
 

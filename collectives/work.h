@@ -21,7 +21,7 @@
 
 namespace tessera {
 
-class PendingWork;  // Internal: collectives/group_backend.h
+class PendingWork;  // Internal: collectives/pending_work.h
 
 class Work {
  public:

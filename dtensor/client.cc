@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "collectives/group_backend.h"
+#include "collectives/make_group.h"
 #include "device/buffer.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/client_waits.h"

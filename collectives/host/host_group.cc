@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/pending_work.h"
 #include "job/launcher/status_channel.h"
 
 namespace tessera::host {

@@ -33,6 +33,7 @@
 #include "collectives/group_backend.h"
 #include "collectives/host/host_group.h"
 #include "collectives/move.h"
+#include "collectives/pending_work.h"
 #include "collectives/work.h"
 #include "device/completion.h"
 #include "device/stream.h"

@@ -46,6 +46,7 @@
 #include "collectives/host/record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/verdicts.h"
+#include "collectives/make_group.h"
 #include "collectives/testing/group_access.h"
 #include "device/buffer.h"
 #include "device/cpu/arena.h"

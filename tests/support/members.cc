@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "collectives/cuda/testing/staged_group.h"
 #include "collectives/group.h"
-#include "collectives/group_backend.h"
+#include "collectives/make_group.h"
 #include "device/cpu/arena.h"
 #include "device/cuda/cuda_device.h"
 #include "device/stream.h"

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "collectives/cuda/cuda_mover.h"
 #include "collectives/cuda/testing/staged_group.h"
-#include "collectives/group_backend.h"
+#include "collectives/make_group.h"
 #include "collectives/nccl/nccl_mover.h"
 #include "collectives/nccl/slab_source.h"
 #include "device/device.h"

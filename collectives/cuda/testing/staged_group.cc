@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/dtype.h"
+#include "collectives/pending_work.h"
 
 namespace tessera::cuda {
 

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "collectives/make_group.h"
 
 namespace tessera::host {
 
