@@ -401,8 +401,9 @@ class ServerImpl : public CoordinatorServer,
   void handle(const rpc::PutRequest& request, rpc::Outcome* response,
               const std::function<void()>& finish) {
     run(request.session(), outcome_in(response), finish, [&](int, const auto& done) {
-      answers_.push_back(
-          [done, status = state_.put(request.key(), request.value())] { done(status); });
+      answers_.push_back([done, status = state_.key_values().put(request.key(), request.value())] {
+        done(status);
+      });
     });
   }
   void handle(const rpc::GetRequest& request, rpc::GetResponse* response,
@@ -410,18 +411,19 @@ class ServerImpl : public CoordinatorServer,
     run(request.session(), value_in(response), finish, [&](int client, const auto& done) {
       const absl::Time deadline = deadline_of(request.timeout_us());
       if (request.is_proposal()) {
-        state_.get_proposal(client, request.key(), request.number(), request.setter(), deadline,
-                            done);
+        state_.key_values().get_proposal(client, request.key(), request.number(), request.setter(),
+                                         deadline, done);
       } else {
-        state_.get(client, request.key(), request.setter(), deadline, done);
+        state_.key_values().get(client, request.key(), request.setter(), deadline, done);
       }
     });
   }
   void handle(const rpc::ProposeRequest& request, rpc::GetResponse* response,
               const std::function<void()>& finish) {
     run(request.session(), value_in(response), finish, [&](int, const auto& done) {
-      answers_.push_back([done, value = state_.propose(request.series(), request.number(),
-                                                       request.value())] { done(value); });
+      answers_.push_back(
+          [done, value = state_.key_values().propose(request.series(), request.number(),
+                                                     request.value())] { done(value); });
     });
   }
   void handle(const rpc::CheckInRequest& request, rpc::Outcome* response,

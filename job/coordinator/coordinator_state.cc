@@ -17,11 +17,6 @@ constexpr size_t kMostNameBytes = 64 << 10;
 // How long after the start of a job, at most, a second client of an id puts its member in doubt.
 constexpr absl::Duration kLongestStart = absl::Minutes(10);
 
-// The key under which calls that wait for a proposal are found.
-std::string key_of_proposal(absl::string_view series, uint32_t number) {
-  return absl::StrCat(series, " ", number);
-}
-
 }  // namespace
 
 CoordinatorState::CoordinatorState(Options options)
@@ -41,10 +36,6 @@ std::vector<std::function<void()>> CoordinatorState::take_callbacks() {
 
 void CoordinatorState::answer(const Done& done, const Status& status) {
   callbacks_.push_back([done, status] { done(status); });
-}
-
-void CoordinatorState::answer_get(const Found& found, const StatusOr<std::string>& value) {
-  callbacks_.push_back([found, value] { found(value); });
 }
 
 std::string CoordinatorState::describe(int client_id) const {
@@ -217,14 +208,11 @@ void CoordinatorState::forget_job() {
   left_.clear();
   num_gone_ = 0;
   still_here_as_of_ = -1;
-  values_.clear();
-  value_bytes_ = 0;
-  proposals_.emplace();
   start_ends_ = absl::InfinitePast();
   next_tick_ = absl::InfiniteFuture();
-  check_ins_.emplace(
-      options_.num_clients, [this](int client) { return describe(client); }, deadlines_,
-      callbacks_);
+  const auto describe_client = [this](int client) { return describe(client); };
+  key_values_.emplace(options_.num_clients, describe_client, deadlines_, callbacks_);
+  check_ins_.emplace(options_.num_clients, describe_client, deadlines_, callbacks_);
   circles_.emplace(deadlines_, callbacks_);
 }
 
@@ -390,122 +378,8 @@ void CoordinatorState::gone(int client_id, const Status& reason, const Status& o
   refuse_claim(client_id);
   check_ins_->client_gone(client_id, reason, own);
   circles_->client_gone(client_id);
-  for (const uint64_t number : std::set<uint64_t>(clients_[client_id].awaited_by)) {
-    finish_waiter(number, reason);
-  }
+  key_values_->client_gone(client_id, reason);
   finish_leaving();
-}
-
-Status CoordinatorState::put(absl::string_view key, absl::string_view value) {
-  if (!stopped_.ok()) return stopped_;
-  const auto known = values_.find(std::string(key));
-  if (known != values_.end()) {
-    if (known->second == value) return absl::OkStatus();
-    return absl::AlreadyExistsError(
-        absl::StrCat("key ", quoted(key), " has another value already; use a new key"));
-  }
-  const auto num_bytes = static_cast<int64_t>(key.size() + value.size());
-  if (num_bytes > kMostValueBytes - value_bytes_) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "key ", quoted(key.substr(0, 100)), " needs ", num_bytes, " bytes; the coordinator holds ",
-        value_bytes_, " of at most ", kMostValueBytes, "; use fewer and smaller values"));
-  }
-  value_bytes_ += num_bytes;
-  values_.emplace(key, value);
-  wake_waiters(std::string(key), value);
-  return absl::OkStatus();
-}
-
-void CoordinatorState::wake_waiters(const std::string& key, absl::string_view value) {
-  const auto waiting = waiters_of_.find(key);
-  if (waiting == waiters_of_.end()) return;
-  for (const uint64_t number : std::set<uint64_t>(waiting->second)) {
-    finish_waiter(number, std::string(value));
-  }
-}
-
-StatusOr<std::string> CoordinatorState::propose(absl::string_view series, uint32_t number,
-                                                absl::string_view value) {
-  if (!stopped_.ok()) return stopped_;
-  if (series.size() + value.size() > kMostNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(series.substr(0, 100), " ", number, ": series and value have ",
-                     series.size() + value.size(), " bytes; use at most ", kMostNameBytes));
-  }
-  bool is_new;
-  std::string first = proposals_->propose(series, number, value, &is_new);
-  if (is_new) wake_waiters(key_of_proposal(series, number), first);
-  return first;
-}
-
-// Answers at once if the key is set or cannot be set any more; else the get waits for put(), for
-// the end of the setter, for its deadline or for stop(), and finish_waiter() answers it.
-void CoordinatorState::get(int client_id, absl::string_view key, int setter, absl::Time deadline,
-                           Found found) {
-  if (!stopped_.ok()) return answer_get(found, stopped_);
-  const auto known = values_.find(std::string(key));
-  if (known != values_.end()) return answer_get(found, known->second);
-  wait_for(client_id, std::string(key), setter, deadline, std::move(found));
-}
-
-void CoordinatorState::get_proposal(int client_id, absl::string_view series, uint32_t number,
-                                    int setter, absl::Time deadline, Found found) {
-  if (!stopped_.ok()) return answer_get(found, stopped_);
-  if (const std::string* const known = proposals_->find(series, number)) {
-    return answer_get(found, *known);
-  }
-  const std::string key = key_of_proposal(series, number);
-  if (proposals_->is_forgotten(series, number)) {
-    return answer_get(found, absl::NotFoundError(absl::StrCat(
-                                 quoted(key), " is forgotten: ", Proposals::kMostOfSeries,
-                                 " later ones are known; see why this client is so far behind the "
-                                 "others")));
-  }
-  wait_for(client_id, key, setter, deadline, std::move(found));
-}
-
-void CoordinatorState::wait_for(int client_id, const std::string& key, int setter,
-                                absl::Time deadline, Found found) {
-  if (setter < 0 || setter >= options_.num_clients) {
-    return answer_get(found,
-                      absl::InvalidArgumentError(absl::StrCat(
-                          "key ", quoted(key), " would be set by client ", setter, "; the job has ",
-                          options_.num_clients, " clients, 0 to ", options_.num_clients - 1)));
-  }
-  const auto lost = lost_.find(setter);
-  if (lost != lost_.end()) return answer_get(found, lost->second);
-  if (left_.count(setter) > 0) {
-    return answer_get(found, has_left(setter));
-  }
-  if (clients_[client_id].num_waiting_gets == kMostWaitingCalls) {
-    return answer_get(found, absl::ResourceExhaustedError(absl::StrCat(
-                                 describe(client_id), " waits for ", kMostWaitingCalls,
-                                 " keys already, the most that a client may; wait for fewer")));
-  }
-  ++clients_[client_id].num_waiting_gets;
-  const uint64_t number = ++last_waiter_;
-  const auto expiry = deadlines_.add(deadline, [this, number, key] {
-    finish_waiter(number, absl::DeadlineExceededError(
-                              absl::StrCat("key ", quoted(key),
-                                           " was not set in time; see whether the client that "
-                                           "sets it has reached that call")));
-  });
-  waiters_of_[key].insert(number);
-  clients_[setter].awaited_by.insert(number);
-  waiters_.emplace(number, Waiter{client_id, setter, key, std::move(found), expiry});
-}
-
-void CoordinatorState::finish_waiter(uint64_t number, const StatusOr<std::string>& value) {
-  const auto it = waiters_.find(number);
-  const Waiter& waiter = it->second;
-  deadlines_.remove(waiter.expiry);
-  --clients_[waiter.client].num_waiting_gets;
-  clients_[waiter.setter].awaited_by.erase(number);
-  const auto same_key = waiters_of_.find(waiter.key);
-  same_key->second.erase(number);
-  if (same_key->second.empty()) waiters_of_.erase(same_key);
-  answer_get(waiter.found, value);
-  waiters_.erase(it);
 }
 
 void CoordinatorState::check_in(int client_id, absl::string_view name, absl::string_view value,
@@ -586,13 +460,7 @@ std::vector<AwaitedCall> CoordinatorState::awaited(Connection connection) const 
                      .num_clients = options_.num_clients,
                      .missing = missing_where([&](int c) { return !clients_[c].is_gone; })});
   }
-  for (const auto& [number, waiter] : waiters_) {
-    if (waiter.client != id) continue;
-    calls.push_back({.kind = AwaitedCall::kGet,
-                     .text = waiter.key,
-                     .num_clients = 2,
-                     .missing = {waiter.setter}});
-  }
+  for (AwaitedCall& get : key_values_->awaited(id)) calls.push_back(std::move(get));
   // The latest heartbeat may be under way: one missing heartbeat says nothing.
   constexpr int kSilentTicks = 2;
   for (AwaitedCall& call : calls) {
@@ -678,7 +546,7 @@ void CoordinatorState::stop() {
   fail_registration(stopped_);
   check_ins_->stop(stopped_);
   circles_->stop(stopped_);
-  while (!waiters_.empty()) finish_waiter(waiters_.begin()->first, stopped_);
+  key_values_->stop(stopped_);
   for (const auto& [client, leaver] : std::exchange(leaving_, {})) {
     deadlines_.remove(leaver.expiry);
     answer(leaver.done, absl::OkStatus());

@@ -41,7 +41,7 @@
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/deadline_queue.h"
 #include "job/coordinator/id_ranges.h"
-#include "job/coordinator/proposals.h"
+#include "job/coordinator/key_values.h"
 
 namespace tessera {
 
@@ -49,7 +49,6 @@ class CoordinatorState {
  public:
   using Connection = uint64_t;
   using Done = std::function<void(const Status&)>;
-  using Found = std::function<void(const StatusOr<std::string>&)>;
   // Clients that were lost by one event, and how.
   struct Loss {
     IdRanges clients;
@@ -57,8 +56,7 @@ class CoordinatorState {
   };
   using LossListener = std::function<void(const std::vector<Loss>& losses)>;
 
-  static constexpr int64_t kMostValueBytes = 64 << 20;  // of all keys and values together
-  static constexpr int kMostWaitingCalls = 1024;        // per client
+  static constexpr int kMostWaitingCalls = 1024;  // per client
 
   struct Options {
     int num_clients = 1;
@@ -108,17 +106,8 @@ class CoordinatorState {
   // registered.
   StatusOr<int> client_of(Connection connection) const;
 
-  // ResourceExhausted beyond kMostValueBytes.
-  Status put(absl::string_view key, absl::string_view value);
-  // Unavailable where `setter` is lost or has left before it set the key.
-  void get(int client_id, absl::string_view key, int setter, absl::Time deadline, Found found);
-  // The value that stands. InvalidArgument where it is too long.
-  StatusOr<std::string> propose(absl::string_view series, uint32_t number, absl::string_view value);
-  // The bytes of all keys, values and proposals.
-  int64_t num_value_bytes() const { return value_bytes_ + proposals_->num_bytes(); }
-  // As get(); NotFound where it is forgotten.
-  void get_proposal(int client_id, absl::string_view series, uint32_t number, int setter,
-                    absl::Time deadline, Found found);
+  // Of this job.
+  KeyValues& key_values() { return *key_values_; }
   // InvalidArgument unless the participants are clients of the job, the caller among them.
   void check_in(int client_id, absl::string_view name, absl::string_view value,
                 const IdRanges& participants, absl::Time now, absl::Time deadline, Done done);
@@ -156,16 +145,7 @@ class CoordinatorState {
   struct Client {
     Connection connection = 0;
     int num_silent_ticks = 0;
-    int num_waiting_gets = 0;
-    std::set<uint64_t> awaited_by = {};  // waiters for keys that this client is to set
-    bool is_gone = false;                // lost or left: no heartbeats are expected
-  };
-  struct Waiter {
-    int client;
-    int setter;
-    std::string key;
-    Found found;
-    DeadlineQueue::Handle expiry;
+    bool is_gone = false;  // lost or left: no heartbeats are expected
   };
   struct Leaver {
     Done done;
@@ -173,7 +153,6 @@ class CoordinatorState {
   };
 
   void answer(const Done& done, const Status& status);
-  void answer_get(const Found& found, const StatusOr<std::string>& value);
   Status check_registration(const Registration& registration) const;
   Status different_job(const Registration& registration) const;
   bool begins_new_start(const Registration& registration) const;
@@ -193,13 +172,7 @@ class CoordinatorState {
   void missing_clients(absl::Duration timeout);
   void complete_if_all_came();
   bool withdraw(Connection connection);
-  // Answers the callers that wait for the key.
-  void wake_waiters(const std::string& key, absl::string_view value);
-  // Registers a get that has no answer yet.
-  void wait_for(int client_id, const std::string& key, int setter, absl::Time deadline,
-                Found found);
   void tick();
-  void finish_waiter(uint64_t number, const StatusOr<std::string>& value);
   void lose(int client_id, const std::string& how);
   void lose(const IdRanges& clients, const Status& reason);
   // The clients of this client's host that are not gone, if it cannot be reached; else empty.
@@ -242,14 +215,9 @@ class CoordinatorState {
   std::string still_here_;     // names the clients that are not gone,
   int still_here_as_of_ = -1;  // when so many were; -1: not known
 
-  std::map<std::string, std::string> values_;
-  int64_t value_bytes_ = 0;
-  std::optional<Proposals> proposals_;  // of this job
-  std::map<uint64_t, Waiter> waiters_;
-  std::map<std::string, std::set<uint64_t>> waiters_of_;  // by key
-  uint64_t last_waiter_ = 0;
-  std::optional<CheckIns> check_ins_;  // of this job
-  std::optional<Circles> circles_;     // of this job
+  std::optional<KeyValues> key_values_;  // of this job
+  std::optional<CheckIns> check_ins_;    // of this job
+  std::optional<Circles> circles_;       // of this job
   std::map<int, Leaver> leaving_;
 };
 

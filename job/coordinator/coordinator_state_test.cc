@@ -260,7 +260,7 @@ TEST(RegistrationTest, JobThatIsOverIsFollowedByTheNextOne) {
     EXPECT_THAT(first, Says(IsOk()));
     EXPECT_EQ(service.state.num_jobs(), job);
     // Keys and check-ins of an earlier job are gone.
-    EXPECT_THAT(service.state.put("key", std::to_string(job)), IsOk());
+    EXPECT_THAT(service.state.key_values().put("key", std::to_string(job)), IsOk());
     const AnswerPtr waits = service.check_in(0, "mesh", std::to_string(job));
     EXPECT_THAT(service.check_in(1, "mesh", std::to_string(job)), Says(IsOk()));
     EXPECT_THAT(waits, Says(IsOk()));
@@ -361,7 +361,7 @@ TEST(RegistrationTest, WhatAClientSaysIsChecked) {
 
 TEST(KeyValueTest, GetAfterPut) {
   const auto service = StateService::complete(1);
-  EXPECT_THAT(service->state.put("k", "v"), IsOk());
+  EXPECT_THAT(service->state.key_values().put("k", "v"), IsOk());
   EXPECT_THAT(service->get("k"), Says(IsOk()));
   EXPECT_EQ(service->last_found, "v");
 }
@@ -370,7 +370,7 @@ TEST(KeyValueTest, GetIsAnsweredByPut) {
   const auto service = StateService::complete(1);
   const AnswerPtr waiting = service->get("k");
   const AnswerPtr other = service->get("other");
-  EXPECT_THAT(service->state.put("k", std::string("a\0b", 3)), IsOk());
+  EXPECT_THAT(service->state.key_values().put("k", std::string("a\0b", 3)), IsOk());
   service->run();
   EXPECT_THAT(waiting, Says(IsOk()));
   EXPECT_EQ(service->last_found, std::string("a\0b", 3));
@@ -379,9 +379,9 @@ TEST(KeyValueTest, GetIsAnsweredByPut) {
 
 TEST(KeyValueTest, PutTwice) {
   const auto service = StateService::complete(1);
-  EXPECT_THAT(service->state.put("k", "v"), IsOk());
-  EXPECT_THAT(service->state.put("k", "v"), IsOk());
-  EXPECT_THAT(service->state.put("k", "w"),
+  EXPECT_THAT(service->state.key_values().put("k", "v"), IsOk());
+  EXPECT_THAT(service->state.key_values().put("k", "v"), IsOk());
+  EXPECT_THAT(service->state.key_values().put("k", "w"),
               StatusIs(StatusCode::kAlreadyExists,
                        Eq("key \"k\" has another value already; use a new key")));
 }
@@ -395,7 +395,7 @@ TEST(KeyValueTest, GetTimesOut) {
               Says(StatusIs(StatusCode::kDeadlineExceeded,
                             Eq("key \"k\" was not set in time; see whether the client that sets it "
                                "has reached that call"))));
-  EXPECT_THAT(service->state.put("k", "v"), IsOk());
+  EXPECT_THAT(service->state.key_values().put("k", "v"), IsOk());
   service->run();
   EXPECT_EQ(waiting->count, 1);
 }
@@ -432,17 +432,17 @@ TEST(ProposalTest, TheFirstIsToldToAll) {
   const auto service = StateService::complete(3);
   const AnswerPtr waiting = service->get_proposal("s", 7, /*setter=*/2);
   const AnswerPtr other = service->get_proposal("s", 8, /*setter=*/1);
-  EXPECT_THAT(service->state.propose("s", 7, "first"), IsOkAndHolds("first"));
+  EXPECT_THAT(service->state.key_values().propose("s", 7, "first"), IsOkAndHolds("first"));
   service->run();
   EXPECT_THAT(waiting, Says(IsOk()));
   EXPECT_EQ(service->last_found, "first");
-  EXPECT_THAT(service->state.propose("s", 7, "second"), IsOkAndHolds("first"));
+  EXPECT_THAT(service->state.key_values().propose("s", 7, "second"), IsOkAndHolds("first"));
   EXPECT_THAT(service->get_proposal("s", 7, /*setter=*/0), Says(IsOk()));
   EXPECT_THAT(other, Waits());
   service->lose(1);
   EXPECT_THAT(other, Says(StatusIs(StatusCode::kUnavailable, HasSubstr("client 1 ("))));
   service->stop();
-  EXPECT_THAT(service->state.propose("s", 9, "v"), StatusIs(StatusCode::kCancelled));
+  EXPECT_THAT(service->state.key_values().propose("s", 9, "v"), StatusIs(StatusCode::kCancelled));
 }
 
 // A group whose runs fail without end, as a barrier that is polled with a short deadline.
@@ -451,10 +451,10 @@ TEST(ProposalTest, FailuresWithoutEndTakeABoundedPlace) {
   const std::string text(300, 'x');
   int64_t num_bytes = 0;
   for (uint32_t seq = 1; seq <= 200'000; ++seq) {
-    ASSERT_THAT(service->state.propose("verdict of 3f", seq, text), IsOk());
-    if (seq == 1000) num_bytes = service->state.num_value_bytes();
+    ASSERT_THAT(service->state.key_values().propose("verdict of 3f", seq, text), IsOk());
+    if (seq == 1000) num_bytes = service->state.key_values().num_bytes();
   }
-  EXPECT_EQ(service->state.num_value_bytes(), num_bytes);
+  EXPECT_EQ(service->state.key_values().num_bytes(), num_bytes);
   // A client that waits for what is forgotten would wait for ever.
   EXPECT_THAT(service->get_proposal("verdict of 3f", 1, /*setter=*/1),
               Says(StatusIs(StatusCode::kNotFound,
@@ -465,30 +465,30 @@ TEST(ProposalTest, FailuresWithoutEndTakeABoundedPlace) {
 // Verdicts are the same for all however full the store is.
 TEST(ProposalTest, AFullStoreHasOneVerdictForAll) {
   const auto service = StateService::complete(2);
-  const std::string full(CoordinatorState::kMostValueBytes - 1, 'x');
-  ASSERT_THAT(service->state.put("k", full), IsOk());
-  ASSERT_THAT(service->state.put("l", "v"), StatusIs(StatusCode::kResourceExhausted));
-  EXPECT_THAT(service->state.propose("s", 1, "4:one"), IsOkAndHolds("4:one"));
-  EXPECT_THAT(service->state.propose("s", 1, "4:other"), IsOkAndHolds("4:one"));
+  const std::string full(KeyValues::kMostBytes - 1, 'x');
+  ASSERT_THAT(service->state.key_values().put("k", full), IsOk());
+  ASSERT_THAT(service->state.key_values().put("l", "v"), StatusIs(StatusCode::kResourceExhausted));
+  EXPECT_THAT(service->state.key_values().propose("s", 1, "4:one"), IsOkAndHolds("4:one"));
+  EXPECT_THAT(service->state.key_values().propose("s", 1, "4:other"), IsOkAndHolds("4:one"));
 }
 
 TEST(ProposalTest, OfABoundedLength) {
   const auto service = StateService::complete(1);
-  EXPECT_THAT(service->state.propose("s", 1, std::string(64 << 10, 'x')),
+  EXPECT_THAT(service->state.key_values().propose("s", 1, std::string(64 << 10, 'x')),
               StatusIs(StatusCode::kInvalidArgument,
                        Eq("s 1: series and value have 65537 bytes; use at most 65536")));
 }
 
 TEST(KeyValueTest, WhatIsKeptIsBounded) {
   const auto service = StateService::complete(2);
-  const std::string half(CoordinatorState::kMostValueBytes / 2, 'x');
-  EXPECT_THAT(service->state.put("a", half), IsOk());
-  EXPECT_THAT(service->state.put("b", half),
+  const std::string half(KeyValues::kMostBytes / 2, 'x');
+  EXPECT_THAT(service->state.key_values().put("a", half), IsOk());
+  EXPECT_THAT(service->state.key_values().put("b", half),
               StatusIs(StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("key \"b\" needs"), HasSubstr("of at most 67108864"))));
-  EXPECT_THAT(service->state.put("c", "small"), IsOk());
+  EXPECT_THAT(service->state.key_values().put("c", "small"), IsOk());
   std::vector<AnswerPtr> waiting;
-  for (int i = 0; i < CoordinatorState::kMostWaitingCalls; ++i) {
+  for (int i = 0; i < KeyValues::kMostWaitingCalls; ++i) {
     waiting.push_back(service->get(absl::StrCat("k", i)));
     waiting.push_back(service->check_in(0, "b", "v"));
   }
@@ -644,7 +644,8 @@ class RandomJob {
         answers_.push_back(service_.get(name, timeout, static_cast<int>(random_() % 4), client));
         return;
       case 5:
-        service_.state.put(name, std::string(1, static_cast<char>('0' + random_() % 2)))
+        service_.state.key_values()
+            .put(name, std::string(1, static_cast<char>('0' + random_() % 2)))
             .IgnoreError();
         service_.run();
         return;

@@ -23,35 +23,35 @@ LocalCoordinator::LocalCoordinator(const MemberInfo& self)
 
 Status LocalCoordinator::put(absl::string_view key, absl::string_view value) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const Status status = state_.put(key, value);
+  const Status status = state_.key_values().put(key, value);
   run_callbacks();
   return status;
 }
 
 StatusOr<std::string> LocalCoordinator::get(absl::string_view key, int setter,
                                             absl::Time deadline) {
-  return await(deadline, [&](CoordinatorState::Found found) {
-    state_.get(0, key, setter, deadline, std::move(found));
+  return await(deadline, [&](KeyValues::Found found) {
+    state_.key_values().get(0, key, setter, deadline, std::move(found));
   });
 }
 
 StatusOr<std::string> LocalCoordinator::propose(absl::string_view series, uint32_t number,
                                                 absl::string_view value, absl::Time) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const StatusOr<std::string> first = state_.propose(series, number, value);
+  const StatusOr<std::string> first = state_.key_values().propose(series, number, value);
   run_callbacks();
   return first;
 }
 
 StatusOr<std::string> LocalCoordinator::get_proposal(absl::string_view series, uint32_t number,
                                                      int setter, absl::Time deadline) {
-  return await(deadline, [&](CoordinatorState::Found found) {
-    state_.get_proposal(0, series, number, setter, deadline, std::move(found));
+  return await(deadline, [&](KeyValues::Found found) {
+    state_.key_values().get_proposal(0, series, number, setter, deadline, std::move(found));
   });
 }
 
-StatusOr<std::string> LocalCoordinator::await(
-    absl::Time deadline, absl::FunctionRef<void(CoordinatorState::Found)> start) {
+StatusOr<std::string> LocalCoordinator::await(absl::Time deadline,
+                                              absl::FunctionRef<void(KeyValues::Found)> start) {
   std::unique_lock<std::mutex> lock(mutex_);
   std::optional<StatusOr<std::string>> result;
   start([&](const StatusOr<std::string>& value) { result = value; });

@@ -46,8 +46,7 @@ class LocalCoordinator final : public Coordinator {
 
  private:
   // Starts a get by `start`, and waits for its answer.
-  StatusOr<std::string> await(absl::Time deadline,
-                              absl::FunctionRef<void(CoordinatorState::Found)> start);
+  StatusOr<std::string> await(absl::Time deadline, absl::FunctionRef<void(KeyValues::Found)> start);
   void run_callbacks();
 
   const std::vector<MemberInfo> members_;

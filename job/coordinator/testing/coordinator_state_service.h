@@ -101,14 +101,14 @@ class StateService {
   AnswerPtr get(const std::string& key, absl::Duration timeout = absl::Seconds(60), int setter = 0,
                 int client = 0) {
     auto answer = std::make_shared<Answer>();
-    state.get(client, key, setter, now + timeout, found_in(answer));
+    state.key_values().get(client, key, setter, now + timeout, found_in(answer));
     run();
     return answer;
   }
   AnswerPtr get_proposal(const std::string& series, uint32_t number, int setter) {
     auto answer = std::make_shared<Answer>();
-    state.get_proposal(/*client_id=*/0, series, number, setter, now + absl::Seconds(60),
-                       found_in(answer));
+    state.key_values().get_proposal(/*client=*/0, series, number, setter, now + absl::Seconds(60),
+                                    found_in(answer));
     run();
     return answer;
   }
@@ -146,7 +146,7 @@ class StateService {
   std::string last_found;
 
  private:
-  CoordinatorState::Found found_in(const AnswerPtr& answer) {
+  KeyValues::Found found_in(const AnswerPtr& answer) {
     return [this, answer](const StatusOr<std::string>& found) {
       ++answer->count;
       answer->status = found.status();

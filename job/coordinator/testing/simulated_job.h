@@ -190,8 +190,9 @@ class SimulatedJob {
     state_.check_in(client, name, value, participants, now_, now_ + absl::Minutes(1), count());
   }
   void get(int client, int setter) {
-    state_.get(client, absl::StrCat("key of ", setter), setter, absl::InfiniteFuture(),
-               [this](const StatusOr<std::string>& value) { ++answers_[value.status().code()]; });
+    state_.key_values().get(
+        client, absl::StrCat("key of ", setter), setter, absl::InfiniteFuture(),
+        [this](const StatusOr<std::string>& value) { ++answers_[value.status().code()]; });
   }
   void leave(int client) { state_.leave(client, now_, now_ + absl::Minutes(1), count()); }
   void beat(const IdRanges& clients) {
