@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "base/format.h"
 
 namespace tessera {
@@ -38,6 +39,8 @@ CheckIns::~CheckIns() = default;
 // has failed without it, or opens a new one. Then the check-in settles if its values differ, if all
 // have arrived, or if it is part of a circle.
 void CheckIns::check_in(Call call, absl::Time now, Done done) {
+  const Status valid = check(call);
+  if (!valid.ok()) return answer(done, valid);
   const Key key = {call.name, call.participants};
   Open* check_in = find_open(key, call.client);
   if (check_in == nullptr || check_in->value != call.value) {
@@ -61,6 +64,30 @@ void CheckIns::check_in(Call call, absl::Time now, Done done) {
     link_arrival(check_in, call.client);
     break_circle(check_in);
   }
+}
+
+Status CheckIns::check(const Call& call) const {
+  if (!stopped_.ok()) return with_context(stopped_, call.name);
+  const size_t num_bytes = call.name.size() + call.value.size();
+  if (num_bytes > kMostNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(call.name.substr(0, 100),
+                                                   ": name and value have ", num_bytes,
+                                                   " bytes; use at most ", kMostNameBytes));
+  }
+  const absl::Span<const IdRanges::Range> ranges = call.participants.ranges();
+  if (!call.participants.contains(call.client) || ranges.front().begin < 0 ||
+      ranges.back().end > num_clients_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(call.name, ": participants ", call.participants.to_string(), " of ",
+                     describe_(call.client), " must be clients from 0 to ", num_clients_ - 1,
+                     " with client ", call.client, " among them"));
+  }
+  if (waiting_in_[call.client].size() == kMostWaitingCalls) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(call.name, ": ", describe_(call.client), " waits in ", kMostWaitingCalls,
+                     " check-ins already, the most that a client may; wait for fewer"));
+  }
+  return absl::OkStatus();
 }
 
 const std::pair<int, Status>* CheckIns::first_gone(const IdRanges& participants) {
@@ -239,6 +266,7 @@ void CheckIns::client_gone(int client, const Status& reason, const Status& own) 
 }
 
 void CheckIns::stop(const Status& reason) {
+  stopped_ = reason;
   while (!open_.empty()) {
     Open* const check_in = open_.begin()->second.front().get();
     settle(check_in, with_context(reason, check_in->key.first));

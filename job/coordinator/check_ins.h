@@ -58,6 +58,8 @@ class CheckIns {
  public:
   using Done = std::function<void(const Status&)>;
   static constexpr size_t kMostStored = 256;
+  static constexpr size_t kMostNameBytes = 64 << 10;  // of name and value
+  static constexpr int kMostWaitingCalls = 1024;      // per client
 
   struct Call {
     int client = 0;
@@ -74,18 +76,16 @@ class CheckIns {
   CheckIns(const CheckIns&) = delete;
   CheckIns& operator=(const CheckIns&) = delete;
 
-  // Requires that the participants are clients of the job, the caller among them.
+  // InvalidArgument unless the participants are clients of the job, the caller among them.
   void check_in(Call call, absl::Time now, Done done);
   // The client takes part in nothing from now on: what waits for it, and what will, fails with the
   // reason, and its own calls with `own`. The first reason of a client stays.
   void client_gone(int client, const Status& reason, const Status& own);
-  // Fails everything that waits.
+  // Fails everything that waits, and all later calls.
   void stop(const Status& reason);
 
   // The waiting calls of this client, with the clients that they wait for.
   std::vector<AwaitedCall> awaited(int client) const;
-  // Calls of this client that wait.
-  int num_waiting(int client) const { return static_cast<int>(waiting_in_[client].size()); }
   size_t num_open() const { return num_open_; }
   size_t num_stored() const { return stored_order_.size(); }
 
@@ -119,6 +119,8 @@ class CheckIns {
     std::set<int> untold;  // clients
   };
 
+  // Whether the call may be made.
+  Status check(const Call& call) const;
   Open* find_open(const Key& key, int client);
   Open* open(Call& call, absl::Time now);
   // The participant that was the first to go, and why; null if none has.
@@ -152,6 +154,7 @@ class CheckIns {
   std::deque<Key> stored_order_;                 // a key for each that is stored, oldest first
   std::vector<std::pair<int, Status>> gone_;     // in the order in which they went
   std::vector<bool> is_gone_;                    // by client
+  Status stopped_;                               // what calls after stop() return
   // The last answer of first_gone() that was not null: the others of a group ask the same next.
   IdRanges last_asked_;
   size_t last_first_gone_ = 0;

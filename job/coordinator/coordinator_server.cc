@@ -428,10 +428,12 @@ class ServerImpl : public CoordinatorServer,
   }
   void handle(const rpc::CheckInRequest& request, rpc::Outcome* response,
               const std::function<void()>& finish) {
-    const IdRanges participants = IdRanges::of_numbers(request.participants());
+    CheckIns::Call call = {0, request.name(), request.value(),
+                           IdRanges::of_numbers(request.participants())};
     run(request.session(), outcome_in(response), finish, [&](int client, const auto& done) {
-      state_.check_in(client, request.name(), request.value(), participants, steady_now(),
-                      deadline_of(request.timeout_us()), done);
+      call.client = client;
+      call.deadline = deadline_of(request.timeout_us());
+      state_.check_ins().check_in(std::move(call), steady_now(), done);
     });
   }
   void handle(const rpc::LeaveRequest& request, rpc::Outcome* response,

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "job/environment/host.h"
@@ -13,7 +12,6 @@ namespace tessera {
 namespace {
 
 constexpr int kMostDevices = 65'536;
-constexpr size_t kMostNameBytes = 64 << 10;
 // How long after the start of a job, at most, a second client of an id puts its member in doubt.
 constexpr absl::Duration kLongestStart = absl::Minutes(10);
 
@@ -380,32 +378,6 @@ void CoordinatorState::gone(int client_id, const Status& reason, const Status& o
   circles_->client_gone(client_id);
   key_values_->client_gone(client_id, reason);
   finish_leaving();
-}
-
-void CoordinatorState::check_in(int client_id, absl::string_view name, absl::string_view value,
-                                const IdRanges& participants, absl::Time now, absl::Time deadline,
-                                Done done) {
-  if (!stopped_.ok()) return answer(done, with_context(stopped_, name));
-  if (name.size() + value.size() > kMostNameBytes) {
-    return answer(done, absl::InvalidArgumentError(absl::StrCat(
-                            name.substr(0, 100), ": name and value have ",
-                            name.size() + value.size(), " bytes; use at most ", kMostNameBytes)));
-  }
-  const absl::Span<const IdRanges::Range> ranges = participants.ranges();
-  if (!participants.contains(client_id) || ranges.front().begin < 0 ||
-      ranges.back().end > options_.num_clients) {
-    return answer(done, absl::InvalidArgumentError(absl::StrCat(
-                            name, ": participants ", participants.to_string(), " of ",
-                            describe(client_id), " must be clients from 0 to ",
-                            options_.num_clients - 1, " with client ", client_id, " among them")));
-  }
-  if (check_ins_->num_waiting(client_id) == kMostWaitingCalls) {
-    return answer(done, absl::ResourceExhaustedError(absl::StrCat(
-                            name, ": ", describe(client_id), " waits in ", kMostWaitingCalls,
-                            " check-ins already, the most that a client may; wait for fewer")));
-  }
-  check_ins_->check_in({client_id, std::string(name), std::string(value), participants, deadline},
-                       now, std::move(done));
 }
 
 void CoordinatorState::leave(int client_id, absl::Time now, absl::Time deadline, Done done) {

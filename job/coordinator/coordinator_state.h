@@ -33,7 +33,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "job/coordinator/check_ins.h"
@@ -55,8 +54,6 @@ class CoordinatorState {
     Status reason;
   };
   using LossListener = std::function<void(const std::vector<Loss>& losses)>;
-
-  static constexpr int kMostWaitingCalls = 1024;  // per client
 
   struct Options {
     int num_clients = 1;
@@ -108,9 +105,7 @@ class CoordinatorState {
 
   // Of this job.
   KeyValues& key_values() { return *key_values_; }
-  // InvalidArgument unless the participants are clients of the job, the caller among them.
-  void check_in(int client_id, absl::string_view name, absl::string_view value,
-                const IdRanges& participants, absl::Time now, absl::Time deadline, Done done);
+  CheckIns& check_ins() { return *check_ins_; }
   // Each caller gets the answer that holds at its own deadline. Until then it serves the others;
   // the remaining clients are told of it as of a loss, with "... has left the job".
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);

@@ -71,8 +71,9 @@ Status LocalCoordinator::check_in(absl::string_view name, absl::string_view valu
                                   absl::Span<const int> participants, absl::Time deadline) {
   std::lock_guard<std::mutex> lock(mutex_);
   Status result;
-  state_.check_in(0, name, value, IdRanges::of(participants), steady_now(), deadline,
-                  [&](const Status& status) { result = status; });
+  state_.check_ins().check_in(
+      {0, std::string(name), std::string(value), IdRanges::of(participants), deadline},
+      steady_now(), [&](const Status& status) { result = status; });
   run_callbacks();
   return result;
 }

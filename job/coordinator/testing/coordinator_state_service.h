@@ -88,8 +88,8 @@ class StateService {
                      std::vector<int> participants = {}) {
     if (participants.empty()) participants = everyone();
     return ask([&](CoordinatorState::Done done) {
-      state.check_in(client, name, value, IdRanges::of(participants), now, now + timeout,
-                     std::move(done));
+      state.check_ins().check_in({client, name, value, IdRanges::of(participants), now + timeout},
+                                 now, std::move(done));
     });
   }
   AnswerPtr leave(int client, absl::Duration timeout = absl::Seconds(60)) {

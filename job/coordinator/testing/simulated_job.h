@@ -187,7 +187,8 @@ class SimulatedJob {
   }
   void check_in(int client, const std::string& name, const std::string& value,
                 const IdRanges& participants) {
-    state_.check_in(client, name, value, participants, now_, now_ + absl::Minutes(1), count());
+    state_.check_ins().check_in({client, name, value, participants, now_ + absl::Minutes(1)}, now_,
+                                count());
   }
   void get(int client, int setter) {
     state_.key_values().get(
