@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/format.h"
 #include "base/text.h"
-#include "job/environment/host.h"
 
 namespace tessera {
 namespace {
@@ -164,7 +163,7 @@ void CoordinatorState::add_claim(Connection connection, const Registration& regi
   const int id = registration.member.client_id;
   const Status error = two_clients(members_[id], registration.member);
   const bool is_late = now_ > start_ends_;
-  if (is_late || clients_[id].is_gone || twins_.count(id) > 0) return answer(done, error);
+  if (is_late || heartbeats_->is_gone(id) || twins_.count(id) > 0) return answer(done, error);
   // The restart of a member whose end is not known yet, or a second client: as above.
   Registering claim = {connection, registration.member, std::move(done), {}};
   claim.expiry = deadlines_.add(deadline, [this, id] { refuse_claim(id); });
@@ -198,13 +197,10 @@ bool CoordinatorState::is_over() const {
 void CoordinatorState::forget_job() {
   forget_failed_start();
   members_.clear();
-  clients_.clear();
-  host_of_.clear();
-  clients_of_.clear();
+  heartbeats_.reset();
   client_of_.clear();
   lost_.clear();
   left_.clear();
-  num_gone_ = 0;
   still_here_as_of_ = -1;
   start_ends_ = absl::InfinitePast();
   next_tick_ = absl::InfiniteFuture();
@@ -233,19 +229,13 @@ void CoordinatorState::add_registration(Connection connection, const Registratio
 
 void CoordinatorState::complete_if_all_came() {
   if (static_cast<int>(registering_.size()) < options_.num_clients || !twins_.empty()) return;
-  clients_.resize(options_.num_clients);
   for (const auto& [id, registering] : registering_) {
     members_.push_back(registering.member);
-    clients_[id].connection = registering.connection;
     deadlines_.remove(registering.expiry);
     answer(registering.done, absl::OkStatus());
   }
   registering_.clear();
-  host_of_ = number_hosts(members_);
-  for (int id = 0; id < options_.num_clients; ++id) {
-    if (host_of_[id] == static_cast<int>(clients_of_.size())) clients_of_.emplace_back();
-    clients_of_[host_of_[id]].push_back(id);
-  }
+  heartbeats_.emplace(members_, options_.host_id);
   ++num_jobs_;
   start_ends_ = now_ + std::min(longest_connect_, kLongestStart);
   next_tick_ = now_ + interval_;
@@ -331,9 +321,9 @@ void CoordinatorState::heartbeat(Connection connection) {
   if (known == client_of_.end()) return;
   const int id = known->second;
   if (!members_.empty()) {
-    clients_[id].num_silent_ticks = 0;
+    heartbeats_->heard(id);
     const auto claim = twins_.find(id);
-    if (claim == twins_.end() || clients_[id].is_gone) return;
+    if (claim == twins_.end() || heartbeats_->is_gone(id)) return;
     lose(id, absl::StrCat(" is lost: ", claim->second.member.to_string(),
                           " came with the same id and token, and nothing tells which of them "
                           "belongs to this job; give each job an address or a TESSERA_JOB of its "
@@ -371,8 +361,7 @@ void CoordinatorState::lose(const IdRanges& clients, const Status& reason) {
 // Ends what waits for a client that was lost (own == reason) or leaves: its own check-ins with
 // `own`; check-ins of others with it, and gets of keys that it would set, with `reason`.
 void CoordinatorState::gone(int client_id, const Status& reason, const Status& own) {
-  clients_[client_id].is_gone = true;
-  ++num_gone_;
+  heartbeats_->client_gone(client_id);
   refuse_claim(client_id);
   check_ins_->client_gone(client_id, reason, own);
   circles_->client_gone(client_id);
@@ -402,7 +391,7 @@ Status CoordinatorState::has_left(int client_id) const {
 
 void CoordinatorState::report_waits(int client_id, WaitsReport report, absl::Time now,
                                     absl::Time deadline, Circles::Done done) {
-  if (!stopped_.ok() || clients_[client_id].is_gone) {
+  if (!stopped_.ok() || heartbeats_->is_gone(client_id)) {
     const Status over = stopped_.ok() ? has_left(client_id) : stopped_;
     callbacks_.push_back([done = std::move(done), over] { done(over); });
     return;
@@ -430,14 +419,12 @@ std::vector<AwaitedCall> CoordinatorState::awaited(Connection connection) const 
   if (leaving_.count(id) > 0) {
     calls.push_back({.kind = AwaitedCall::kLeave,
                      .num_clients = options_.num_clients,
-                     .missing = missing_where([&](int c) { return !clients_[c].is_gone; })});
+                     .missing = missing_where([&](int c) { return !heartbeats_->is_gone(c); })});
   }
   for (AwaitedCall& get : key_values_->awaited(id)) calls.push_back(std::move(get));
-  // The latest heartbeat may be under way: one missing heartbeat says nothing.
-  constexpr int kSilentTicks = 2;
   for (AwaitedCall& call : calls) {
     for (const int client : call.missing) {
-      if (clients_[client].num_silent_ticks >= kSilentTicks) call.silent.push_back(client);
+      if (heartbeats_->is_silent(client)) call.silent.push_back(client);
     }
   }
   return calls;
@@ -446,7 +433,7 @@ std::vector<AwaitedCall> CoordinatorState::awaited(Connection connection) const 
 // The clients that leave wait for each other: all are answered when every client has left or is
 // lost.
 void CoordinatorState::finish_leaving() {
-  if (num_gone_ < options_.num_clients) return;
+  if (heartbeats_->num_gone() < options_.num_clients) return;
   for (const auto& [client, leaver] : std::exchange(leaving_, {})) {
     deadlines_.remove(leaver.expiry);
     answer(leaver.done, absl::OkStatus());
@@ -454,50 +441,19 @@ void CoordinatorState::finish_leaving() {
 }
 
 Status CoordinatorState::still_here(absl::Duration timeout) {
-  if (still_here_as_of_ != num_gone_) {
+  if (still_here_as_of_ != heartbeats_->num_gone()) {
     // Many leavers have one deadline, and get one list.
     std::vector<int> missing;
     for (int i = 0; i < options_.num_clients; ++i) {
-      if (!clients_[i].is_gone) missing.push_back(i);
+      if (!heartbeats_->is_gone(i)) missing.push_back(i);
     }
     still_here_ = name_clients(IdRanges::of(missing), options_.num_clients,
                                [this](int client) { return describe(client); });
-    still_here_as_of_ = num_gone_;
+    still_here_as_of_ = heartbeats_->num_gone();
   }
   return absl::DeadlineExceededError(
       absl::StrCat("shutdown: ", left_.size(), " of ", options_.num_clients, " clients arrived in ",
                    format_duration(timeout), "; missing ", still_here_));
-}
-
-// Runs once per heartbeat interval; heartbeat() sets the count back.
-void CoordinatorState::tick() {
-  for (Client& client : clients_) ++client.num_silent_ticks;
-  for (int i = 0; i < options_.num_clients; ++i) {
-    if (clients_[i].is_gone || clients_[i].num_silent_ticks <= kMissedHeartbeats) continue;
-    const std::string heartbeats = absl::StrCat(" missed more than ", kMissedHeartbeats,
-                                                " heartbeats of ", format_duration(interval_));
-    const IdRanges of_host = find_unreachable_host(i);
-    if (of_host.empty()) {
-      lose(i, absl::StrCat(" was declared lost: it", heartbeats));
-    } else {
-      lose(of_host,
-           absl::UnavailableError(absl::StrCat(members_[i].host, " is unreachable: clients ",
-                                               of_host.to_list(), heartbeats)));
-    }
-  }
-}
-
-IdRanges CoordinatorState::find_unreachable_host(int client_id) const {
-  const bool is_own = clients_of_.size() == 1 || members_[client_id].host_id == options_.host_id;
-  if (is_own) return {};
-  std::vector<int> silent;
-  for (const int id : clients_of_[host_of_[client_id]]) {
-    if (clients_[id].is_gone) continue;
-    // Their heartbeats are at different times of an interval.
-    if (clients_[id].num_silent_ticks < kMissedHeartbeats) return {};
-    silent.push_back(id);
-  }
-  return silent.size() > 1 ? IdRanges::of(silent) : IdRanges();
 }
 
 void CoordinatorState::advance(absl::Time now) {
@@ -506,7 +462,8 @@ void CoordinatorState::advance(absl::Time now) {
   if (now < next_tick_) return;
   // One tick, however late it is: what clients sent meanwhile may not have been read yet.
   next_tick_ = now + interval_;
-  tick();
+  heartbeats_->tick(
+      interval_, [this](const IdRanges& clients, const Status& reason) { lose(clients, reason); });
 }
 
 absl::Time CoordinatorState::next_event() const { return std::min(next_tick_, deadlines_.next()); }

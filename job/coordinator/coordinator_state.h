@@ -13,10 +13,9 @@
 // Invariants: those of Coordinator (coordinator.h), and:
 //   1. every callback runs exactly once;
 //   2. time goes forward only: advance(now) with now ascending;
-//   3. heartbeats are counted, not timed. The state ticks once per interval; a client is lost when
-//      it has been silent for more than kMissedHeartbeats ticks. A coordinator that was stopped, or
-//      that wakes late, counts all the time that it missed as one tick, so that each client
-//      has another interval to send a heartbeat;
+//   3. heartbeats are counted (heartbeats.h). A coordinator that was stopped, or that wakes late,
+//      counts all the time that it missed as one tick, so that each client has another interval to
+//      send a heartbeat;
 //   4. a heartbeat costs O(1), a call O(log n), and what is kept is bounded by the constants below.
 //
 // Not thread-safe: the service guards it.
@@ -39,6 +38,7 @@
 #include "job/coordinator/circles.h"
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/deadline_queue.h"
+#include "job/coordinator/heartbeats.h"
 #include "job/coordinator/id_ranges.h"
 #include "job/coordinator/key_values.h"
 
@@ -117,10 +117,8 @@ class CoordinatorState {
   // The waiting calls of the client of this connection, its registration included.
   std::vector<AwaitedCall> awaited(Connection connection) const;
 
-  // Settles what is due at `now`. A client is lost that has missed its heartbeats; with all clients
-  // of its host, as one loss, if the host is another one and they are several and silent since the
-  // same interval: its network has failed, or its power. next_event() is the time at which
-  // something is due next.
+  // Settles what is due at `now`; a client is lost that has missed its heartbeats. next_event() is
+  // the time at which something is due next.
   void advance(absl::Time now);
   absl::Time next_event() const;
   // Cancels all waiting calls and all later ones. Clients that wait in leave() have left.
@@ -136,11 +134,6 @@ class CoordinatorState {
     MemberInfo member;
     Done done;
     DeadlineQueue::Handle expiry;
-  };
-  struct Client {
-    Connection connection = 0;
-    int num_silent_ticks = 0;
-    bool is_gone = false;  // lost or left: no heartbeats are expected
   };
   struct Leaver {
     Done done;
@@ -167,11 +160,8 @@ class CoordinatorState {
   void missing_clients(absl::Duration timeout);
   void complete_if_all_came();
   bool withdraw(Connection connection);
-  void tick();
   void lose(int client_id, const std::string& how);
   void lose(const IdRanges& clients, const Status& reason);
-  // The clients of this client's host that are not gone, if it cannot be reached; else empty.
-  IdRanges find_unreachable_host(int client_id) const;
   void gone(int client_id, const Status& reason, const Status& own);
   void finish_leaving();
   Status still_here(absl::Duration timeout);
@@ -200,13 +190,10 @@ class CoordinatorState {
 
   absl::Time now_ = absl::InfinitePast();  // the latest `now` of a call
   absl::Time next_tick_ = absl::InfiniteFuture();
-  std::vector<Client> clients_;               // by id, once complete
-  std::vector<int> host_of_;                  // by client
-  std::vector<std::vector<int>> clients_of_;  // by host
+  std::optional<Heartbeats> heartbeats_;  // once complete
   std::unordered_map<Connection, int> client_of_;
   std::map<int, Status> lost_;
   std::set<int> left_;
-  int num_gone_ = 0;           // lost or left
   std::string still_here_;     // names the clients that are not gone,
   int still_here_as_of_ = -1;  // when so many were; -1: not known
 
