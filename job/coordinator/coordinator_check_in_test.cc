@@ -433,7 +433,7 @@ TEST(LossTest, ClientsMayAskForShorterIntervals) {
   StateService service(2);
   service.register_as(1000, {member(0), 2, "", absl::Milliseconds(40)});
   service.register_as(1001, {member(1), 2, "", absl::Hours(1)});
-  EXPECT_EQ(service.state.heartbeat_interval(), absl::Milliseconds(40));
+  EXPECT_EQ(service.state.registrations().heartbeat_interval(), absl::Milliseconds(40));
   for (int i = 0; i <= kMissedHeartbeats; ++i) {
     service.pass(absl::Milliseconds(40));
     service.heartbeat({1});

@@ -381,7 +381,8 @@ class ServerImpl : public CoordinatorServer,
       fill(response->mutable_outcome(), status);
       if (status.ok()) {
         std::lock_guard<std::mutex> lock(mutex_);
-        response->set_heartbeat_interval_us(absl::ToInt64Microseconds(state_.heartbeat_interval()));
+        response->set_heartbeat_interval_us(
+            absl::ToInt64Microseconds(state_.registrations().heartbeat_interval()));
       }
       finish();
     };
@@ -506,9 +507,10 @@ class ServerImpl : public CoordinatorServer,
   // The list of the members, serialized; in a relay what the service has sent.
   std::shared_ptr<const std::string> members() {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (upstream_ == nullptr && job_of_members_ != state_.num_jobs()) {
-      members_ = std::make_shared<const std::string>(encode_members(state_.members()));
-      job_of_members_ = state_.num_jobs();
+    if (upstream_ == nullptr && job_of_members_ != state_.registrations().num_jobs()) {
+      members_ =
+          std::make_shared<const std::string>(encode_members(state_.registrations().members()));
+      job_of_members_ = state_.registrations().num_jobs();
     }
     return members_;
   }

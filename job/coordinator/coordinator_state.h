@@ -28,7 +28,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -41,13 +40,16 @@
 #include "job/coordinator/heartbeats.h"
 #include "job/coordinator/id_ranges.h"
 #include "job/coordinator/key_values.h"
+#include "job/coordinator/registrations.h"
 
 namespace tessera {
 
 class CoordinatorState {
  public:
-  using Connection = uint64_t;
-  using Done = std::function<void(const Status&)>;
+  using Connection = Registrations::Connection;
+  using Done = Registrations::Done;
+  using Options = Registrations::Options;
+  using Registration = Registrations::Registration;
   // Clients that were lost by one event, and how.
   struct Loss {
     IdRanges clients;
@@ -55,45 +57,17 @@ class CoordinatorState {
   };
   using LossListener = std::function<void(const std::vector<Loss>& losses)>;
 
-  struct Options {
-    int num_clients = 1;
-    std::string address = {};  // for messages
-    std::string job = {};      // identity; empty: that of the first client that has one
-    absl::Duration heartbeat_interval = absl::Seconds(1);  // the longest; clients may ask for less
-    // MemberInfo::host_id and build of the service. Clients on this host can always be reached.
-    std::string host_id = {};
-    std::string build = {};
-  };
   explicit CoordinatorState(Options options);
 
   // Called once for all losses since the last take_callbacks(), as the first of the callbacks:
   // before the calls that the losses end are answered.
   void set_loss_listener(LossListener listener) { loss_listener_ = std::move(listener); }
 
-  struct Registration {
-    MemberInfo member = {};
-    int num_clients = 1;
-    std::string job = {};
-    absl::Duration heartbeat_interval = absl::InfiniteDuration();
-    absl::Duration connect_timeout = absl::Seconds(60);  // for messages
-  };
-  // Answered when all clients have registered. Different num_clients, and two clients of one id
-  // that both live, fail the start of the job. Clients that come late get the same error; a client
-  // that has had it and comes again, or one of another job, begins a new start.
-  //
-  // When the job is complete, a second client of an id is refused. If both live, and the job has
-  // not been complete for longer than its clients' connect_timeout, the member is lost too: clients
-  // of two jobs may have been mixed. A client of another job is refused alone.
-  //
-  // When every client has left the job is over, and a registration begins the next one.
+  // See Registrations. When every client has left the job is over, and a registration begins the
+  // next one.
   void register_client(Connection connection, const Registration& registration, absl::Time now,
                        absl::Time deadline, Done done);
-  // All, once the job is complete; constant until it is over.
-  const std::vector<MemberInfo>& members() const { return members_; }
-  // How many jobs have been complete so far.
-  int num_jobs() const { return num_jobs_; }
-  // The least that a client asked for.
-  absl::Duration heartbeat_interval() const { return interval_; }
+  const Registrations& registrations() const { return registrations_; }
 
   void heartbeat(Connection connection);
   // The connection has ended. While clients register, this removes its registration; later the
@@ -128,70 +102,31 @@ class CoordinatorState {
   std::vector<std::function<void()>> take_callbacks();
 
  private:
-  // A client that waits for the others to register.
-  struct Registering {
-    Connection connection = 0;
-    MemberInfo member;
-    Done done;
-    DeadlineQueue::Handle expiry;
-  };
   struct Leaver {
     Done done;
     DeadlineQueue::Handle expiry;
   };
 
   void answer(const Done& done, const Status& status);
-  Status check_registration(const Registration& registration) const;
-  Status different_job(const Registration& registration) const;
-  bool begins_new_start(const Registration& registration) const;
-  void forget_failed_start();
-  bool is_over() const;
   void forget_job();
-  void note_told(Connection connection, int client_id);
-  void add_claim(Connection connection, const Registration& registration, absl::Time deadline,
-                 Done done);
-  void refuse_claim(int client_id);
-  void add_twin(Registering twin);
-  Registering take_twin(int client_id);
-  void add_registration(Connection connection, const Registration& registration,
-                        absl::Time deadline, Done done);
-  Status two_clients(const MemberInfo& first, const MemberInfo& second) const;
-  void fail_registration(const Status& error);
-  void missing_clients(absl::Duration timeout);
-  void complete_if_all_came();
-  bool withdraw(Connection connection);
-  void lose(int client_id, const std::string& how);
   void lose(const IdRanges& clients, const Status& reason);
   void gone(int client_id, const Status& reason, const Status& own);
   void finish_leaving();
   Status still_here(absl::Duration timeout);
-  std::string describe(int client_id) const;
   Status has_left(int client_id) const;
 
   const Options options_;
-  std::string job_;
-  absl::Duration interval_;
   LossListener loss_listener_;
   std::vector<Loss> new_losses_;  // of which the listener has not been told
   std::vector<std::function<void()>> callbacks_;
   DeadlineQueue deadlines_;
 
-  std::map<int, Registering> registering_;  // by client
-  std::map<int, Registering> twins_;   // wait until it is known whether the first of their id lives
-  std::map<Connection, int> twin_of_;  // the ids of those
-  Status registration_error_;          // of a start that failed
-  std::map<Connection, int> told_;     // the clients that got it and are still connected
-  std::map<int, int> told_ids_;        // all that got it; how many of each are in told_
-  absl::Duration longest_connect_;     // of the clients
-  absl::Time start_ends_ = absl::InfinitePast();
-  std::vector<MemberInfo> members_;
-  int num_jobs_ = 0;
+  Registrations registrations_;
   Status stopped_;  // what calls after stop() return
 
   absl::Time now_ = absl::InfinitePast();  // the latest `now` of a call
   absl::Time next_tick_ = absl::InfiniteFuture();
   std::optional<Heartbeats> heartbeats_;  // once complete
-  std::unordered_map<Connection, int> client_of_;
   std::map<int, Status> lost_;
   std::set<int> left_;
   std::string still_here_;     // names the clients that are not gone,

@@ -50,8 +50,8 @@ TEST(RegistrationTest, AnsweredWhenAllHaveCome) {
   EXPECT_THAT(first, Waits());
   const AnswerPtr third = service.register_client(2);
   EXPECT_THAT((std::vector{first, second, third}), Each(Says(IsOk())));
-  ASSERT_THAT(service.state.members(), SizeIs(3));
-  EXPECT_EQ(service.state.members()[2].to_string(), "client 2 (host-2, pid 102)");
+  ASSERT_THAT(service.state.registrations().members(), SizeIs(3));
+  EXPECT_EQ(service.state.registrations().members()[2].to_string(), "client 2 (host-2, pid 102)");
 }
 
 TEST(RegistrationTest, MissingClientsAreNamedAtTheDeadline) {
@@ -109,7 +109,7 @@ TEST(RegistrationTest, RestartTakesThePlaceOfAClientThatDied) {
   const AnswerPtr again = service.register_as(7, {restarted, 3});
   const AnswerPtr last = service.register_client(2);
   EXPECT_THAT((std::vector{waiting, again, last}), Each(Says(IsOk())));
-  EXPECT_EQ(service.state.members()[1].pid, 4711);
+  EXPECT_EQ(service.state.registrations().members()[1].pid, 4711);
   EXPECT_THAT(service.losses, IsEmpty());
 }
 
@@ -124,7 +124,7 @@ TEST(RegistrationTest, RestartMayComeBeforeTheEndOfItsPredecessorIsKnown) {
   service.lose(1);
   EXPECT_THAT(dead, Says(StatusIs(StatusCode::kCancelled)));
   EXPECT_THAT((std::vector{again, other}), Each(Says(IsOk())));
-  EXPECT_EQ(service.state.members()[1].pid, 4711);
+  EXPECT_EQ(service.state.registrations().members()[1].pid, 4711);
   // The new connection is the client's.
   service.state.disconnected(7);
   service.run();
@@ -165,7 +165,7 @@ TEST(RegistrationTest, MixOfTwoJobsIsFoundWhenTheOtherClientComes) {
   service.register_client(0);
   EXPECT_THAT(service.register_as(7, {of_b, 3}), Waits());
   service.register_client(2);
-  ASSERT_THAT(service.state.members(), SizeIs(3));
+  ASSERT_THAT(service.state.registrations().members(), SizeIs(3));
   const AnswerPtr waits = service.check_in(0, "a", "v");
   const AnswerPtr of_a = service.register_client(1);
   EXPECT_THAT(of_a, Waits());
@@ -258,7 +258,7 @@ TEST(RegistrationTest, JobThatIsOverIsFollowedByTheNextOne) {
     EXPECT_THAT(first, Waits());
     EXPECT_THAT(service.register_as(++connection, {member(1), 2}), Says(IsOk()));
     EXPECT_THAT(first, Says(IsOk()));
-    EXPECT_EQ(service.state.num_jobs(), job);
+    EXPECT_EQ(service.state.registrations().num_jobs(), job);
     // Keys and check-ins of an earlier job are gone.
     EXPECT_THAT(service.state.key_values().put("key", std::to_string(job)), IsOk());
     const AnswerPtr waits = service.check_in(0, "mesh", std::to_string(job));

@@ -22,6 +22,14 @@ void Heartbeats::client_gone(int client) {
   if (!std::exchange(clients_[client].is_gone, true)) ++num_gone_;
 }
 
+std::vector<int> Heartbeats::not_gone() const {
+  std::vector<int> clients;
+  for (size_t id = 0; id < clients_.size(); ++id) {
+    if (!clients_[id].is_gone) clients.push_back(static_cast<int>(id));
+  }
+  return clients;
+}
+
 void Heartbeats::tick(absl::Duration interval,
                       absl::FunctionRef<void(const IdRanges&, const Status&)> lose) {
   for (Client& client : clients_) ++client.num_silent_ticks;

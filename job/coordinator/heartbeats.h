@@ -40,6 +40,7 @@ class Heartbeats {
 
   bool is_gone(int client) const { return clients_[client].is_gone; }
   int num_gone() const { return num_gone_; }
+  std::vector<int> not_gone() const;
   // Whether the client has missed heartbeats. The latest one may be under way: one that is missing
   // says nothing.
   bool is_silent(int client) const { return clients_[client].num_silent_ticks >= 2; }
