@@ -5,7 +5,8 @@
 // A stream reads requests and writes events. Events are collected when the stream is ready to
 // write, so that a peer that does not read costs nothing. A stream deletes itself when it is done.
 //
-// Thread-safe. `mutex_` is taken after all locks of the owner except the one of add_losses().
+// Thread-safe. `mutex_` is taken after all locks of the owner except the one of
+// OpenStreams::add_losses().
 #ifndef TESSERA_JOB_COORDINATOR_SERVICE_STREAMS_H_
 #define TESSERA_JOB_COORDINATOR_SERVICE_STREAMS_H_
 
@@ -20,36 +21,19 @@
 #include <utility>
 
 #include "job/coordinator/coordinator.grpc.pb.h"
+#include "job/coordinator/open_streams.h"
 
 namespace tessera {
 
 // The service, as its streams see it.
 class StreamOwner {
  public:
-  using Losses = google::protobuf::RepeatedPtrField<rpc::Loss>;
-
   virtual ~StreamOwner() = default;
   // Whether the session is answered at once.
   virtual bool heartbeat(uint64_t session) = 0;
   virtual void sessions_broke(const std::set<uint64_t>& sessions) = 0;
   // Serves a relay's request. Answers go to its stream, while that is open.
   virtual void serve_host(uint64_t stream, const rpc::HostRequest& request) = 0;
-  // Adds the losses from the num_told-th on; how many there are.
-  virtual size_t add_losses(size_t num_told, Losses* losses) = 0;
-  virtual void stream_done(uint64_t number) = 0;
-};
-
-// The interface of a stream to the owner of streams of several kinds.
-class NewsStream {
- public:
-  virtual ~NewsStream() = default;
-  // There is something to say.
-  virtual void notify() = 0;
-  // Tells the peer the news that it has not been told, and that the service ends in order, where it
-  // does (Event::closing); then the stream ends.
-  virtual void close(bool in_order) = 0;
-  // Ends the stream at once, with this status, unless it is being closed in order.
-  virtual void break_off(const grpc::Status& why) = 0;
 };
 
 template <class Request, class Event>
@@ -144,7 +128,8 @@ class EventStream : public grpc::ServerBidiReactor<Request, Event>, public NewsS
 // One client's open stream: reads heartbeats.
 class ClientSession : public EventStream<rpc::Heartbeat, rpc::Event> {
  public:
-  ClientSession(StreamOwner* owner, uint64_t number) : owner_(owner), number_(number) {}
+  ClientSession(StreamOwner* owner, OpenStreams* streams, uint64_t number)
+      : owner_(owner), streams_(streams), number_(number) {}
 
  private:
   void read(const rpc::Heartbeat&) override {
@@ -153,11 +138,12 @@ class ClientSession : public EventStream<rpc::Heartbeat, rpc::Event> {
   void broke() override { owner_->sessions_broke({number_}); }
   void add_news(rpc::Event* event) override {
     if (std::exchange(is_first_, false)) event->set_session(number_);
-    num_losses_told_ = owner_->add_losses(num_losses_told_, event->mutable_losses());
+    num_losses_told_ = streams_->add_losses(num_losses_told_, event->mutable_losses());
   }
-  void done() override { owner_->stream_done(number_); }
+  void done() override { streams_->remove(number_); }
 
   StreamOwner* const owner_;
+  OpenStreams* const streams_;
   const uint64_t number_;
   size_t num_losses_told_ = 0;
   bool is_first_ = true;
@@ -166,7 +152,8 @@ class ClientSession : public EventStream<rpc::Heartbeat, rpc::Event> {
 // The open stream of a relay: the sessions and calls of the clients of its host.
 class HostStream : public EventStream<rpc::HostRequest, rpc::HostEvent> {
  public:
-  HostStream(StreamOwner* owner, uint64_t number) : owner_(owner), number_(number) {}
+  HostStream(StreamOwner* owner, OpenStreams* streams, uint64_t number)
+      : owner_(owner), streams_(streams), number_(number) {}
 
   void answer(uint64_t call, std::string response) {
     {
@@ -198,11 +185,12 @@ class HostStream : public EventStream<rpc::HostRequest, rpc::HostEvent> {
   void broke() override { owner_->sessions_broke(sessions_); }
   void add_news(rpc::HostEvent* event) override {
     event->Swap(&next_);
-    num_losses_told_ = owner_->add_losses(num_losses_told_, event->mutable_losses());
+    num_losses_told_ = streams_->add_losses(num_losses_told_, event->mutable_losses());
   }
-  void done() override { owner_->stream_done(number_); }
+  void done() override { streams_->remove(number_); }
 
   StreamOwner* const owner_;
+  OpenStreams* const streams_;
   const uint64_t number_;
   std::set<uint64_t> sessions_;  // of reads alone, which come one after the other
   rpc::HostEvent next_;
