@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,7 +36,7 @@
 #include "job/launcher/coordinator_process.h"
 #include "job/launcher/descendants.h"
 #include "job/launcher/launch_report.h"
-#include "job/launcher/line_output.h"
+#include "job/launcher/own_output.h"
 #include "job/launcher/remote_hosts.h"
 #include "job/launcher/running_client.h"
 
@@ -69,6 +68,42 @@ std::string local_address(const ReservedPort& port) {
   return absl::StrCat("127.0.0.1:", port.port());
 }
 
+// The processes of a job that this launcher starts: clients, or hosts.
+int num_processes(const LauncherOptions& options) {
+  return options.hosts.empty() ? options.num_clients : static_cast<int>(options.hosts.size());
+}
+
+// A host stops its clients within the grace period of the user, and then has to say so.
+absl::Duration grace(const LauncherOptions& options) {
+  return options.grace + (options.hosts.empty() ? absl::ZeroDuration() : kHostTime);
+}
+
+// Takes the signals that end a job, and SIGCHLD, out of their usual ways: they can be read here.
+StatusOr<FileDescriptor> open_signals(const LauncherOptions& options) {
+  sigset_t taken;
+  sigemptyset(&taken);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP}) {
+    struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    // nohup. A shell also ignores SIGINT for a background job, and still may send it on purpose.
+    if (signal == SIGHUP && action.sa_handler == SIG_IGN) continue;
+    sigaddset(&taken, signal);
+  }
+  // Processes that clients leave behind become children of this process, and end with the job. ssh
+  // may leave a connection that other commands of the user share.
+  if (options.hosts.empty()) {
+    adopt_descendants();
+    sigaddset(&taken, SIGCHLD);
+  }
+  sigprocmask(SIG_BLOCK, &taken, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  // An ignored SIGCHLD is inherited through exec, and the kernel then forgets how clients ended.
+  signal(SIGCHLD, SIG_DFL);
+  FileDescriptor signals(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals.is_open()) return no_resource("a signalfd");
+  return signals;
+}
+
 // The phases of one attempt:
 //
 //   kRunning --> kSettling             a client has failed; failures that follow are recorded too
@@ -87,7 +122,6 @@ class Job {
   enum class Phase { kRunning, kSettling, kStopping, kKilled };
 
   Status set_up();
-  Status set_up_signals();
   Status start_clients(int attempt);
   Status start_coordinator(ClientEnvironment& environment);
   Status start_client(const ClientEnvironment& environment);
@@ -101,13 +135,11 @@ class Job {
   void take_signal();
   void take_request();
   void interrupt(int signal);
-  int num_processes() const;  // clients here, or hosts
-  absl::Duration grace() const;
   void act_on_time();
   bool is_told_to_stop() const;
   // The processes of this launcher that have owners here.
   std::vector<pid_t> own_processes() const;
-  void take_output_error(const OutputSink& sink, absl::string_view name);
+  void take_output_error();
   void say_output_error();
   void end_group(RunningClient& client);
   void note_ending(absl::Time now);
@@ -119,14 +151,11 @@ class Job {
   void flush();
   bool is_done() const;
   int exit_code() const;
-  void say(absl::string_view text) { error_->append(text); }
 
   const LauncherOptions& options_;
   const Clock clock_;
   const std::string host_ = describe_this_process().host;
-  std::unique_ptr<OutputSink> output_;
-  std::unique_ptr<OutputSink> own_error_;  // absent where both go to one file
-  OutputSink* error_ = nullptr;
+  std::optional<OwnOutput> output_;
   std::optional<ReservedPort> coordinator_port_;
   std::optional<ReservedPort> master_port_;
   std::optional<CoordinatorProcess> coordinator_;  // of the attempt, or the relay; or none
@@ -159,7 +188,8 @@ StatusOr<int> Job::run() {
     const bool restarts = failure_code_ != 0 && attempt < options_.max_restarts &&
                           !is_told_to_stop() && clock_.now() < job_deadline_;
     if (!restarts) break;
-    say(absl::StrCat("tessera_run: restart ", attempt + 1, " of ", options_.max_restarts, "\n"));
+    output_->say(
+        absl::StrCat("tessera_run: restart ", attempt + 1, " of ", options_.max_restarts, "\n"));
   }
   clients_.clear();
   if (options_.hosts.empty()) kill_orphans(own_processes());
@@ -177,14 +207,7 @@ Status Job::set_up() {
   }
   close(fd);
 
-  output_ = std::make_unique<OutputSink>(STDOUT_FILENO);
-  struct stat out = {};
-  struct stat err = {};
-  const bool is_one_file = fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
-                           out.st_dev == err.st_dev && out.st_ino == err.st_ino;
-  if (!is_one_file) own_error_ = std::make_unique<OutputSink>(STDERR_FILENO);
-  error_ = is_one_file ? output_.get() : own_error_.get();
-
+  output_.emplace();
   TESSERA_ASSIGN_OR_RETURN(coordinator_port_, ReservedPort::create());
   TESSERA_ASSIGN_OR_RETURN(master_port_, ReservedPort::create());
   job_deadline_ = clock_.start() + options_.timeout;
@@ -197,31 +220,7 @@ Status Job::set_up() {
                                                    tessera::quoted(options_.log_dir),
                                                    ", which cannot be made: ", error.message()));
   }
-  return set_up_signals();
-}
-
-Status Job::set_up_signals() {
-  sigset_t taken;
-  sigemptyset(&taken);
-  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGHUP}) {
-    struct sigaction action = {};
-    sigaction(signal, nullptr, &action);
-    // nohup. A shell also ignores SIGINT for a background job, and still may send it on purpose.
-    if (signal == SIGHUP && action.sa_handler == SIG_IGN) continue;
-    sigaddset(&taken, signal);
-  }
-  // Processes that clients leave behind become children of this process, and end with the job. ssh
-  // may leave a connection that other commands of the user share.
-  if (options_.hosts.empty()) {
-    adopt_descendants();
-    sigaddset(&taken, SIGCHLD);
-  }
-  sigprocmask(SIG_BLOCK, &taken, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-  // An ignored SIGCHLD is inherited through exec, and the kernel then forgets how clients ended.
-  signal(SIGCHLD, SIG_DFL);
-  signals_ = FileDescriptor(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals_.is_open()) return no_resource("a signalfd");
+  TESSERA_ASSIGN_OR_RETURN(signals_, open_signals(options_));
   return absl::OkStatus();
 }
 
@@ -304,7 +303,7 @@ Status Job::start_hosts() {
   TESSERA_ASSIGN_OR_RETURN(RemoteJob job, RemoteJob::create(options_));
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
-  for (int node = 0; node < num_processes(); ++node) {
+  for (int node = 0; node < num_processes(options_); ++node) {
     TESSERA_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::start(job.command(options_, node),
                                                                        environment, job.input));
     ClientEnd end;
@@ -319,8 +318,8 @@ Status Job::start_hosts() {
 }
 
 Status Job::add_process(ChildProcess process, ClientEnd end) {
-  clients_.push_back(
-      std::make_unique<RunningClient>(std::move(process), std::move(end), output_.get(), error_));
+  clients_.push_back(std::make_unique<RunningClient>(std::move(process), std::move(end),
+                                                     output_->out(), output_->err()));
   RunningClient& client = *clients_.back();
   epoll_event event = {};
   event.events = EPOLLIN;
@@ -338,8 +337,8 @@ void Job::poll_once() {
   const int request_fd = options_.is_from_launcher && !is_input_over_ ? STDIN_FILENO : -1;
   std::vector<pollfd> fds = {
       {signals_.get(), POLLIN, 0}, {exits_.get(), POLLIN, 0}, {request_fd, POLLIN, 0}};
-  for (const OutputSink* sink : {output_.get(), own_error_.get()}) {
-    if (sink != nullptr && sink->has_pending()) fds.push_back({sink->fd(), POLLOUT, 0});
+  for (const auto& sink : output_->sinks()) {
+    if (sink->has_pending()) fds.push_back({sink->fd(), POLLOUT, 0});
   }
   struct Source {
     RunningClient* client;
@@ -374,7 +373,6 @@ void Job::poll_once() {
     if (fds[2].revents != 0) take_request();
   }
   output_->drain();
-  if (own_error_ != nullptr) own_error_->drain();
   act_on_time();
 }
 
@@ -481,13 +479,11 @@ void Job::interrupt(int signal) {
 // Changes the phase at its deadline, and closes output that stays open after a client's end.
 void Job::act_on_time() {
   const absl::Time now = clock_.now();
-  const bool is_broken = output_->error() != 0 || error_->error() != 0;
   const bool is_going = phase_ == Phase::kRunning || phase_ == Phase::kSettling;
   if (phase_ == Phase::kStopping && now >= deadline_) {
     kill_all();
-  } else if (is_going && is_broken) {
-    take_output_error(*output_, "standard output");
-    take_output_error(*error_, "standard error");
+  } else if (is_going && output_->error() != 0) {
+    take_output_error();
     stop(SIGTERM);
   } else if (phase_ == Phase::kSettling && now >= std::min(deadline_, job_deadline_)) {
     stop(SIGTERM);
@@ -506,19 +502,18 @@ void Job::act_on_time() {
 }
 
 // Ends the job as SIGPIPE would where the reader of the output has gone; else the report says why.
-void Job::take_output_error(const OutputSink& sink, absl::string_view name) {
-  if (sink.error() == 0 || is_told_to_stop()) return;
-  if (sink.error() == EPIPE) {
+void Job::take_output_error() {
+  if (is_told_to_stop()) return;
+  if (output_->error() == EPIPE) {
     interrupted_by_ = SIGPIPE;
   } else {
-    output_error_ = absl::StrCat("the ", name,
-                                 " of tessera_run cannot be written: ", std::strerror(sink.error()),
-                                 "; make room there, or send the output elsewhere");
+    output_error_ = output_->describe_error();
   }
 }
 
 void Job::say_output_error() {
-  if (!output_error_.empty()) say(absl::StrCat("tessera_run: stopped: ", output_error_, "\n"));
+  if (output_error_.empty()) return;
+  output_->say(absl::StrCat("tessera_run: stopped: ", output_error_, "\n"));
 }
 
 void Job::stop(int signal) {
@@ -536,7 +531,7 @@ void Job::stop(int signal) {
     client->process.signal_group(SIGCONT);  // A stopped process acts on the signal only then.
   }
   phase_ = Phase::kStopping;
-  deadline_ = clock_.now() + grace();
+  deadline_ = clock_.now() + grace(options_);
 }
 
 void Job::kill_all() {
@@ -553,8 +548,8 @@ void Job::kill_all() {
     client->process.signal_group(SIGKILL);
     if (is_ending) continue;
     client->was_stopped = client->was_killed = true;
-    say(absl::StrCat("tessera_run: ", client->end.name(),
-                     " had not ended after the request to stop, and was killed\n"));
+    output_->say(absl::StrCat("tessera_run: ", client->end.name(),
+                              " had not ended after the request to stop, and was killed\n"));
   }
 }
 
@@ -574,26 +569,28 @@ void Job::report_attempt() {
     std::vector<ClientEnd> ends;
     for (const ClientEnd* failure : failures_) ends.push_back(*failure);
     std::stable_sort(ends.begin(), ends.end(), is_likelier_cause);
-    say(failure_report(ends, num_processes(), clock_.start()));
+    output_->say(failure_report(ends, num_processes(options_), clock_.start()));
     failure_code_ = ends[0].exit.shell_code();
     std::vector<int> stopped;
     for (const auto& client : clients_) {
       if (client->was_stopped) stopped.push_back(client->end.client_id);
     }
-    if (options_.hosts.empty()) say(stopped_report(stopped));
+    if (options_.hosts.empty()) output_->say(stopped_report(stopped));
   }
   const pid_t service = coordinator_.has_value() ? coordinator_->pid() : 0;
   const auto service_end =
       coordinator_.has_value() ? coordinator_->poll_exit() : std::optional<ExitStatus>();
   if (service_end.has_value()) {
-    say(absl::StrCat("tessera_run: the ",
-                     options_.node_id == 0 ? "coordinator" : "relay to the coordinator", " (pid ",
-                     service, ") ", service_end->to_string(), " before the job was over\n"));
+    output_->say(absl::StrCat(
+        "tessera_run: the ", options_.node_id == 0 ? "coordinator" : "relay to the coordinator",
+        " (pid ", service, ") ", service_end->to_string(), " before the job was over\n"));
   }
-  if (timed_out_) say(timeout_report(unfinished_, num_processes(), options_.timeout));
+  if (timed_out_) {
+    output_->say(timeout_report(unfinished_, num_processes(options_), options_.timeout));
+  }
   say_output_error();
   if (interrupted_by_ != 0) {
-    say(absl::StrCat("tessera_run: stopped by SIG", sigabbrev_np(interrupted_by_), "\n"));
+    output_->say(absl::StrCat("tessera_run: stopped by SIG", sigabbrev_np(interrupted_by_), "\n"));
   }
 }
 
@@ -603,25 +600,17 @@ void Job::flush() {
   phase_ = Phase::kKilled;
   deadline_ = (is_stopped ? clock_.now() : job_deadline_) + options_.grace;
   const auto drain = [this] {
-    while ((output_->has_pending() || error_->has_pending()) && clock_.now() < deadline_) {
+    while (output_->has_pending() && clock_.now() < deadline_) {
       poll_once();
     }
   };
   drain();
-  if (is_stopped || output_->error() == 0 || output_->error() == EPIPE) return;
+  const int error = output_->out()->error();
+  if (is_stopped || error == 0 || error == EPIPE) return;
   // The last lines of a job that ended by itself.
-  take_output_error(*output_, "standard output");
+  take_output_error();
   say_output_error();
   drain();
-}
-
-int Job::num_processes() const {
-  return options_.hosts.empty() ? options_.num_clients : static_cast<int>(options_.hosts.size());
-}
-
-// A host stops its clients within the grace period of the user, and then has to say so.
-absl::Duration Job::grace() const {
-  return options_.grace + (options_.hosts.empty() ? absl::ZeroDuration() : kHostTime);
 }
 
 bool Job::is_done() const {
