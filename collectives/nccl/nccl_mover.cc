@@ -107,7 +107,7 @@ StatusOr<std::unique_ptr<NcclMover>> NcclMover::create(StatusOr<Watch*> watch, s
                                                        std::vector<shm::GroupMember> members,
                                                        std::vector<cuda::CudaDevice*> devices,
                                                        const Options& options,
-                                                       std::shared_ptr<network::Network> network) {
+                                                       std::shared_ptr<span::Network> network) {
   Places places;
   std::vector<shm::GroupMember> here;
   for (size_t position = 0; position < members.size(); ++position) {

@@ -53,7 +53,7 @@
 #include "collectives/nccl/other_hosts.h"
 #include "collectives/nccl/schedule.h"
 #include "collectives/nccl/watch.h"
-#include "collectives/network/network.h"
+#include "collectives/span/network.h"
 #include "device/buffer.h"
 #include "device/cuda/cuda_device.h"
 #include "shm/group_table.h"
@@ -74,7 +74,7 @@ class NcclMover : public host::DeviceMover {
   static StatusOr<std::unique_ptr<NcclMover>> create(
       StatusOr<Watch*> watch, shm::HostLink& link, std::vector<shm::GroupMember> members,
       std::vector<cuda::CudaDevice*> devices, const Options& options,
-      std::shared_ptr<network::Network> network = nullptr);
+      std::shared_ptr<span::Network> network = nullptr);
 
   Status check(const Collective& collective) const override;
   std::vector<int64_t> encode_request(const Collective& collective) const override;

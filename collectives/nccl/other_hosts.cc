@@ -17,10 +17,10 @@
 #include "job/environment/host.h"
 
 namespace tessera::nccl {
-OtherHosts::OtherHosts(std::shared_ptr<network::Network> network,
+OtherHosts::OtherHosts(std::shared_ptr<span::Network> network,
                        const std::vector<shm::GroupMember>& members)
     : network_(std::move(network)),
-      name_(network::name_of_group(members, network::LettersOf::kNccl)),
+      name_(span::name_of_group(members, span::LettersOf::kNccl)),
       num_members_(static_cast<int>(members.size())),
       verdicts_(network_->coordinator, series("verdict")) {
   const absl::Span<const MemberInfo> clients = network_->coordinator.members();
@@ -78,14 +78,14 @@ StatusOr<UniqueId> OtherHosts::share_id(uint32_t generation,
 
 Status OtherHosts::propose(uint32_t generation, const Status& error, absl::Time limit) const {
   const Status verdict = verdicts_.decide(generation, error, limit);
-  const std::string text = network::encode_status(verdict);
+  const std::string text = span::encode_status(verdict);
   const auto* const bytes = reinterpret_cast<const std::byte*>(text.data());
-  const network::Letter letter = {.kind = network::Letter::Kind::kVerdict,
-                                  .seq = generation,
-                                  .group = name_,
-                                  .from = 0,
-                                  .to = 0,
-                                  .body = {bytes, bytes + text.size()}};
+  const span::Letter letter = {.kind = span::Letter::Kind::kVerdict,
+                               .seq = generation,
+                               .group = name_,
+                               .from = 0,
+                               .to = 0,
+                               .body = {bytes, bytes + text.size()}};
   for (const int client : far_clients_) network_->letters.send(client, letter);
   return verdict;
 }
@@ -95,9 +95,9 @@ void OtherHosts::start_reading(const Reader& reader) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(reads_, true)) return;
   }
-  network_->letters.set_reader(name_, [reader](const network::Letter& letter) {
+  network_->letters.set_reader(name_, [reader](const span::Letter& letter) {
     const auto* const text = reinterpret_cast<const char*>(letter.body.data());
-    reader(letter.seq, network::decode_status({text, letter.body.size()}));
+    reader(letter.seq, span::decode_status({text, letter.body.size()}));
   });
 }
 
@@ -109,7 +109,7 @@ Status OtherHosts::first_error(uint32_t seq, const Status& own, absl::Time deadl
     // Another member of this client may have been first.
     TESSERA_RETURN_IF_ERROR(
         network_->coordinator
-            .propose(answers_of(own_first_client_), seq, network::encode_status(own), deadline)
+            .propose(answers_of(own_first_client_), seq, span::encode_status(own), deadline)
             .status());
   }
   Status first;
@@ -121,7 +121,7 @@ Status OtherHosts::first_error(uint32_t seq, const Status& own, absl::Time deadl
     TESSERA_ASSIGN_OR_RETURN(
         const std::string answer,
         network_->coordinator.get_proposal(answers_of(client), seq, client, deadline));
-    first.Update(network::decode_status(answer));
+    first.Update(span::decode_status(answer));
   }
   return first;
 }

@@ -27,8 +27,8 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "collectives/nccl/api.h"
-#include "collectives/network/network.h"
-#include "collectives/network/verdicts.h"
+#include "collectives/span/network.h"
+#include "collectives/span/verdicts.h"
 #include "shm/group_table.h"
 
 namespace tessera::nccl {
@@ -36,8 +36,7 @@ namespace tessera::nccl {
 class OtherHosts {
  public:
   // `members`: of all hosts, in the order of the group.
-  OtherHosts(std::shared_ptr<network::Network> network,
-             const std::vector<shm::GroupMember>& members);
+  OtherHosts(std::shared_ptr<span::Network> network, const std::vector<shm::GroupMember>& members);
   ~OtherHosts();
 
   // A name of the group among those of its hosts, for what these keep of it.
@@ -66,10 +65,10 @@ class OtherHosts {
   // The name of a series of values at the coordinator (Coordinator::propose()).
   std::string series(absl::string_view what) const;
 
-  const std::shared_ptr<network::Network> network_;
+  const std::shared_ptr<span::Network> network_;
   const uint64_t name_;
   const int num_members_;
-  const network::Verdicts verdicts_;
+  const span::Verdicts verdicts_;
   std::vector<int> first_clients_;  // of each host, in the order of the group
   std::vector<int> far_clients_;    // of other hosts
   int own_first_client_ = 0;        // of this host

@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "collectives/nccl/api.h"
-#include "collectives/network/network.h"
+#include "collectives/span/network.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator/coordinator.h"
@@ -59,7 +59,7 @@ class OtherHostsTest : public ::testing::Test {
       TESSERA_ASSIGN_OR_RETURN(
           std::unique_ptr<transport::Engine> engine,
           ucx::make_ucx_engine(coordinator, {.interface = "lo", .wait_policy = {}}));
-      networks_[client] = std::make_shared<network::Network>(std::move(engine), coordinator);
+      networks_[client] = std::make_shared<span::Network>(std::move(engine), coordinator);
       const std::vector<int> far = client == 2 ? std::vector<int>{0, 1} : std::vector<int>{2};
       TESSERA_RETURN_IF_ERROR(networks_[client]->engine->connect(far, soon()));
       for (const int other : far) networks_[client]->letters.open(other);
@@ -81,7 +81,7 @@ class OtherHostsTest : public ::testing::Test {
 
   const std::vector<shm::GroupMember> members_ = {{0, 0, 0}, {1, 1, 0}, {2, 2, 0}};
   FakeJob job_;
-  std::vector<std::shared_ptr<network::Network>> networks_{kClients};
+  std::vector<std::shared_ptr<span::Network>> networks_{kClients};
   std::vector<std::unique_ptr<OtherHosts>> hosts_{kClients};
 };
 

@@ -21,7 +21,7 @@
 #include "collectives/nccl/generations.h"
 #include "collectives/nccl/other_hosts.h"
 #include "collectives/nccl/testing/three_clients.h"
-#include "collectives/network/network.h"
+#include "collectives/span/network.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/deadline.h"
@@ -82,7 +82,7 @@ TEST_F(WatchTest, ACoordinatorThatDoesNotAnswerDelaysNoOtherOperation) {
       std::unique_ptr<transport::Engine> engine,
       ucx::make_ucx_engine(job_->job().coordinator(0), {.interface = "lo", .wait_policy = {}}));
   const auto network =
-      std::make_shared<network::Network>(std::move(engine), job_->job().coordinator(0));
+      std::make_shared<span::Network>(std::move(engine), job_->job().coordinator(0));
   const std::vector<shm::GroupMember> members = {{0, 0, 0}};
   const Generations asks = meet(std::make_shared<OtherHosts>(network, members));
   const Generations alone = meet(nullptr);
@@ -117,7 +117,7 @@ TEST_F(WatchTest, ACoordinatorThatDoesNotAnswerByTheLimitDecidesNothing) {
       std::unique_ptr<transport::Engine> engine,
       ucx::make_ucx_engine(job_->job().coordinator(0), {.interface = "lo", .wait_policy = {}}));
   const auto network =
-      std::make_shared<network::Network>(std::move(engine), job_->job().coordinator(0));
+      std::make_shared<span::Network>(std::move(engine), job_->job().coordinator(0));
   const std::vector<shm::GroupMember> members = {{0, 0, 0}, {1, 1, 0}};
   Generations generations = open(members, std::make_shared<OtherHosts>(network, members));
   job_->job().set_answering(false);

@@ -10,9 +10,9 @@
 #include "collectives/host/device_mover.h"
 #include "collectives/host/host_backend.h"
 #include "collectives/host/last_seen.h"
-#include "collectives/network/network.h"
-#include "collectives/network/span_runs.h"
 #include "collectives/platform/device_waits.h"
+#include "collectives/span/network.h"
+#include "collectives/span/span_runs.h"
 #include "device/completion.h"
 #include "device/cpu/arena.h"
 #include "device/stream.h"
@@ -95,8 +95,8 @@ Status ClientDevices::open_network(Coordinator& coordinator, const ClientDevices
   if (options.wrap_engine != nullptr) {
     TESSERA_ASSIGN_OR_RETURN(engine, options.wrap_engine(std::move(engine)));
   }
-  network_ = std::make_shared<network::Network>(std::move(engine), coordinator, link_.get(),
-                                                options.heartbeat_interval, options.job_word);
+  network_ = std::make_shared<span::Network>(std::move(engine), coordinator, link_.get(),
+                                             options.heartbeat_interval, options.job_word);
   // All at once, as every client does: what one group needs would wait for another client, which
   // waits in a group of its own.
   TESSERA_RETURN_IF_ERROR(network_->engine->connect_all(others, deadline));
@@ -130,8 +130,8 @@ StatusOr<std::unique_ptr<ClientDevices>> ClientDevices::start(std::unique_ptr<Pl
       if (make_mover != nullptr) {
         TESSERA_ASSIGN_OR_RETURN(mover, make_mover(members));
       }
-      return network::SpanRuns::create(resources, network, std::move(members), is_for_messages,
-                                       std::move(mover));
+      return span::SpanRuns::create(resources, network, std::move(members), is_for_messages,
+                                    std::move(mover));
     };
   }
   self->backend_ = std::make_unique<host::HostBackend>(

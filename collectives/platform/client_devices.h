@@ -50,9 +50,9 @@ class DeviceWaits;
 namespace mpi {
 class Calls;
 }  // namespace mpi
-namespace network {
+namespace span {
 class Network;
-}  // namespace network
+}  // namespace span
 namespace transport {
 class Engine;
 }  // namespace transport
@@ -159,8 +159,8 @@ class ClientDevices {
   std::shared_ptr<ArenaPool> pool_;
   std::unique_ptr<shm::HostLink> link_;
   std::vector<std::unique_ptr<LocalDevice>> by_ordinal_;
-  std::unique_ptr<Platform> platform_;         // goes before the devices
-  std::shared_ptr<network::Network> network_;  // null: all clients are on one host
+  std::unique_ptr<Platform> platform_;      // goes before the devices
+  std::shared_ptr<span::Network> network_;  // null: all clients are on one host
   std::unique_ptr<host::HostBackend> backend_;
   std::unique_ptr<DeviceWaits> waits_;
 };

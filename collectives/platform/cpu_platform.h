@@ -23,7 +23,7 @@ class CpuPlatform final : public Platform {
   Status prepare(const JobEnvironment& /*job*/) override { return absl::OkStatus(); }
   Status join(Coordinator& coordinator, absl::Time deadline) override;
   StatusOr<std::vector<std::unique_ptr<LocalDevice>>> start_devices(const Start& start) override;
-  host::MakeDeviceMover make_mover(std::shared_ptr<network::Network> /*network*/) override {
+  host::MakeDeviceMover make_mover(std::shared_ptr<span::Network> /*network*/) override {
     return nullptr;
   }
   void end() override {}

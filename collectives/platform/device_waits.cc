@@ -11,7 +11,7 @@
 #include "collectives/host/doing.h"
 #include "collectives/host/member_texts.h"
 #include "collectives/host/rendezvous.h"
-#include "collectives/network/network.h"
+#include "collectives/span/network.h"
 #include "shm/activity.h"
 #include "shm/control.h"
 
@@ -20,7 +20,7 @@ namespace tessera {
 using shm::DeviceActivity;
 using shm::GroupMember;
 
-DeviceWaits::DeviceWaits(shm::HostLink& link, network::Network* network)
+DeviceWaits::DeviceWaits(shm::HostLink& link, span::Network* network)
     : link_(link), network_(network) {
   int device_id = 0;
   for (int client = 0; client < link_.members().num_clients(); ++client) {
@@ -124,7 +124,7 @@ std::vector<GroupMember> DeviceWaits::find_ends(absl::Span<const GroupMember> aw
 
 DeviceWaits::Group DeviceWaits::find_awaited(const host::OperationWait& wait) {
   if (network_ != nullptr && wait.has_arrived) {
-    const std::optional<network::GroupWait> span = network_->awaited(wait);
+    const std::optional<span::GroupWait> span = network_->awaited(wait);
     const bool is_known = span.has_value() && std::find(span->awaited.begin(), span->awaited.end(),
                                                         true) != span->awaited.end();
     if (is_known) return {span->members, span->awaited, span->all_arrived};

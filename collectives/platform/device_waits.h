@@ -27,14 +27,14 @@
 
 namespace tessera {
 
-namespace network {
+namespace span {
 class Network;
-}  // namespace network
+}  // namespace span
 
 class DeviceWaits {
  public:
   // Both must outlive it. `network`: to the clients of other hosts; null where there are none.
-  DeviceWaits(shm::HostLink& link, network::Network* network);
+  DeviceWaits(shm::HostLink& link, span::Network* network);
 
   std::vector<WaitReports::Wait> list();
   // "client 1 (host-a, pid 7), in user code for 12 s since relayout #6; ...". `silent`: those of
@@ -65,7 +65,7 @@ class DeviceWaits {
   std::map<int, std::string> find_doing(absl::Span<const shm::GroupMember> devices);
 
   shm::HostLink& link_;
-  network::Network* const network_;
+  span::Network* const network_;
   std::vector<shm::GroupMember> local_;  // by ordinal
   std::vector<shm::GroupMember> first_;  // of each client
 };

@@ -107,14 +107,14 @@ std::shared_ptr<nccl::Api> GpuPlatform::open_nccl() {
   return opened.ok() ? *std::move(opened) : nullptr;
 }
 
-host::MakeDeviceMover GpuPlatform::make_mover(std::shared_ptr<network::Network> network) {
+host::MakeDeviceMover GpuPlatform::make_mover(std::shared_ptr<span::Network> network) {
   return [this, network = std::move(network)](absl::Span<const shm::GroupMember> members) {
     return new_mover(members, network);
   };
 }
 
 StatusOr<std::unique_ptr<host::DeviceMover>> GpuPlatform::new_mover(
-    absl::Span<const shm::GroupMember> members, std::shared_ptr<network::Network> network) {
+    absl::Span<const shm::GroupMember> members, std::shared_ptr<span::Network> network) {
   std::vector<cuda::CudaDevice*> gpus;
   bool spans_clients = false;
   for (const shm::GroupMember& member : members) {

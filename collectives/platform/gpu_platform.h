@@ -39,7 +39,7 @@ class GpuPlatform final : public Platform {
   Status prepare(const JobEnvironment& job) override;
   Status join(Coordinator& coordinator, absl::Time deadline) override;
   StatusOr<std::vector<std::unique_ptr<LocalDevice>>> start_devices(const Start& start) override;
-  host::MakeDeviceMover make_mover(std::shared_ptr<network::Network> network) override;
+  host::MakeDeviceMover make_mover(std::shared_ptr<span::Network> network) override;
   // Ends what NCCL has under way.
   void end() override { watch_ = nullptr; }
 
@@ -49,7 +49,7 @@ class GpuPlatform final : public Platform {
   // Null where there is none, and nccl_status_ says why.
   std::shared_ptr<nccl::Api> open_nccl();
   StatusOr<std::unique_ptr<host::DeviceMover>> new_mover(absl::Span<const shm::GroupMember> members,
-                                                         std::shared_ptr<network::Network> network);
+                                                         std::shared_ptr<span::Network> network);
 
   const PlatformOptions options_;
   const cuda::Libraries libraries_;

@@ -42,9 +42,9 @@ struct Libraries;
 namespace nccl {
 class Api;
 }  // namespace nccl
-namespace network {
+namespace span {
 class Network;
-}  // namespace network
+}  // namespace span
 
 struct PlatformOptions {
   // If not null, these replace the libraries of this machine for GPUs.
@@ -77,7 +77,7 @@ class Platform {
   // end(). A Work that the user holds keeps the mover of its group: that one is destroyed after the
   // platform and the devices.
   // `network`: to the clients of other hosts; null where there are none.
-  virtual host::MakeDeviceMover make_mover(std::shared_ptr<network::Network> network) = 0;
+  virtual host::MakeDeviceMover make_mover(std::shared_ptr<span::Network> network) = 0;
   // Ends what movers have under way. From then on no mover is used, and none is made.
   virtual void end() = 0;
 };

@@ -23,7 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/network/letters.h"
+#include "collectives/span/letters.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "gmock/gmock-matchers.h"
@@ -227,11 +227,11 @@ class LosingEngine final : public Engine {
 
   static bool is_of_first_host(absl::Span<const std::byte> bytes) {
     if (bytes.size() != kPageBytes) return false;
-    network::Letter::Kind kind = {};
+    span::Letter::Kind kind = {};
     int32_t from = 0;
     std::memcpy(&kind, bytes.data(), sizeof(kind));
     std::memcpy(&from, bytes.data() + kFromAt, sizeof(from));
-    return kind == network::Letter::Kind::kEntries && from < 2;
+    return kind == span::Letter::Kind::kEntries && from < 2;
   }
 
   const std::unique_ptr<Engine> engine_;

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/network/letters.h"
+#include "collectives/span/letters.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "gmock/gmock-matchers.h"
@@ -29,7 +29,7 @@ namespace tessera::testing {
 namespace {
 
 using absl::StatusCode;
-using network::Letter;
+using span::Letter;
 using transport::Engine;
 
 constexpr absl::Duration kSoon = absl::Milliseconds(300);

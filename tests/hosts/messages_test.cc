@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "collectives/group.h"
-#include "collectives/network/letters.h"
+#include "collectives/span/letters.h"
 #include "dtensor/client.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/dtensor.h"
@@ -69,9 +69,9 @@ class CountingEngine final : public Engine {
     constexpr size_t kPageBytes = 256;
     // Other letters are sent where the machine is slow.
     if (tag == kLetters && bytes.size() == kPageBytes) {
-      network::Letter::Kind kind = {};
+      span::Letter::Kind kind = {};
       std::memcpy(&kind, bytes.data(), sizeof(kind));
-      is_entry_ = kind == network::Letter::Kind::kEntry || kind == network::Letter::Kind::kEntries;
+      is_entry_ = kind == span::Letter::Kind::kEntry || kind == span::Letter::Kind::kEntries;
       if (is_entry_) ++num_letters;
     }
     if (tag == kLetters && is_entry_) ++num_messages_;
