@@ -24,12 +24,10 @@
 //                                            input/iterator_state.h; as tensors: input/loader.h,
 //                                            how far they are read: input/progress.h,
 //                                            in namespace tessera::input
-//   to run functions on workers, with        distribute/coordinator.h, distribute/server.h,
-//   variables on parameter servers           distribute/function_registry.h,
-//                                            distribute/input_context.h,
-//                                            distribute/remote_dataset.h,
-//                                            distribute/remote_variable.h,
-//                                            distribute/partitioner.h, in namespace
+//   to run functions on workers, with        servers/cluster_coordinator.h, servers/server.h,
+//   variables on parameter servers           servers/function_registry.h, input/input_context.h,
+//                                            servers/remote_dataset.h, servers/remote_variable.h,
+//                                            servers/partitioner.h, in namespace
 //                                            tessera::distribute
 //   to think in replicas                     distribute/strategy.h, distribute/variable.h,
 //                                            distribute/values.h, distribute/dataset.h,
@@ -56,15 +54,8 @@
 #include "collectives/group.h"
 #include "device/device.h"
 #include "device/device_span.h"
-#include "distribute/coordinator.h"
 #include "distribute/cross_device_ops.h"
 #include "distribute/dataset.h"
-#include "distribute/function_registry.h"
-#include "distribute/input_context.h"
-#include "distribute/partitioner.h"
-#include "distribute/remote_dataset.h"
-#include "distribute/remote_variable.h"
-#include "distribute/server.h"
 #include "distribute/strategy.h"
 #include "distribute/values.h"
 #include "distribute/variable.h"
@@ -75,6 +66,7 @@
 #include "dtensor/relayout.h"
 #include "dtensor/spawn.h"
 #include "input/dataset.h"
+#include "input/input_context.h"
 #include "input/iterator_state.h"
 #include "input/loader.h"
 #include "input/progress.h"
@@ -96,6 +88,12 @@
 #include "relayout/plan.h"
 #include "relayout/plan_step.h"
 #include "relayout/topology.h"
+#include "servers/cluster_coordinator.h"
+#include "servers/function_registry.h"
+#include "servers/partitioner.h"
+#include "servers/remote_dataset.h"
+#include "servers/remote_variable.h"
+#include "servers/server.h"
 #include "visualize/plan_flow.h"
 #include "visualize/visualize.h"
 

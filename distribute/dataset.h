@@ -44,10 +44,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "distribute/input_context.h"
 #include "distribute/strategy.h"
 #include "distribute/values.h"
 #include "input/dataset.h"
+#include "input/input_context.h"
 #include "input/iterator_state.h"
 #include "input/loader.h"
 #include "input/source.h"

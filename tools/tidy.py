@@ -58,6 +58,7 @@ LAYERS = {
     ],
     "input": ["base", "mesh", "layout", "device", "compute", "job", "dtensor"],
     "distribute": ["base", "mesh", "layout", "device", "job", "dtensor", "ops", "input"],
+    "servers": ["base", "mesh", "layout", "device", "job", "dtensor", "ops", "input"],
     "ops": ["base", "mesh", "layout", "relayout", "device", "compute", "dtensor"],
 }
 

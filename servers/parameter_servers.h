@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ParameterServers: the parameter servers as a worker, or the chief, reads and writes them.
+//
+// Calls are repeated while a server does not answer, for kPatience; then they are Unavailable with
+// the server, its address and the cause. The chief notices the loss of a server earlier, by its
+// heartbeats, and ends the calls that wait for it.
+//
+// Thread-safe.
+#ifndef TESSERA_SERVERS_PARAMETER_SERVERS_H_
+#define TESSERA_SERVERS_PARAMETER_SERVERS_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/host_array.h"
+#include "base/status.h"
+#include "servers/function_registry.h"
+#include "servers/push_ledger.h"
+#include "servers/remote_variable.h"
+#include "servers/task_client.h"
+#include "servers/tensor_message.h"
+
+namespace tessera::distribute::internal {
+
+// How long a server that refuses connections is tried.
+inline constexpr absl::Duration kPatience = absl::Seconds(10);
+
+class ParameterServers {
+ public:
+  using Address = TaskAddress;
+  // `chief`: which coordinator the servers belong to.
+  static StatusOr<std::unique_ptr<ParameterServers>> connect(uint64_t chief,
+                                                             const std::vector<Address>& servers);
+
+  int num_servers() const { return static_cast<int>(clients_.size()); }
+  // Puts the shards of a variable in their places.
+  Status create(const VariablePlace& place, const HostArray& initial);
+  // The whole tensor, row-major; all shards at a time.
+  StatusOr<TensorBytes> read(const VariablePlace& place);
+  // Stages the pushes of a run. Returns how many each server has got.
+  StatusOr<std::vector<int>> stage(const RunKey& run, absl::Span<const PendingPush> pushes);
+  // Calls under way and later ones are Cancelled.
+  void close();
+
+ private:
+  // Sends requests[i] to servers[i], all at a time, and returns the data of the ShardResponses.
+  StatusOr<std::vector<TensorBytes>> call_all(const std::string& method,
+                                              absl::Span<const int> servers,
+                                              const std::vector<grpc::ByteBuffer>& requests);
+
+  explicit ParameterServers(uint64_t chief) : chief_(chief) {}
+
+  const uint64_t chief_;
+  std::vector<std::unique_ptr<TaskClient>> clients_;
+};
+
+}  // namespace tessera::distribute::internal
+
+#endif  // TESSERA_SERVERS_PARAMETER_SERVERS_H_

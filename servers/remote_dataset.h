@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// RemoteDataset: a data set that each worker reads for itself, from its own pipeline.
+//
+//   functions.add_dataset("train", [](const InputContext& context) -> StatusOr<input::Dataset> {
+//     ...                                                       in the program of the workers
+//   });
+//   StatusOr<RemoteDataset> train = coordinator.create_per_worker_dataset("train");
+//   coordinator.schedule("step", {*train});                     in the program of the chief
+//
+// Each worker has one position in it, which moves with the closures of that worker that count, and
+// with no other (closure_scheduler.h, 6).
+//
+// A handle: cheap to copy, immutable, safe to use from any thread, and of the ClusterCoordinator
+// that made it.
+// TF: ClusterCoordinator.create_per_worker_dataset.
+#ifndef TESSERA_SERVERS_REMOTE_DATASET_H_
+#define TESSERA_SERVERS_REMOTE_DATASET_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "input/source.h"
+
+namespace tessera::distribute {
+
+namespace internal {
+
+struct DatasetPlace {
+  std::string name = {};  // of the function that makes it
+  uint64_t chief = 0;     // the coordinator that made it
+  int number = 0;         // among its data sets
+  int num_workers = 1;
+  std::vector<input::TensorSpec> spec = {};
+};
+struct RemoteDatasetAccess;
+
+}  // namespace internal
+
+class RemoteDataset {
+ public:
+  // A move copies: the moved-from handle stays valid.
+  RemoteDataset(const RemoteDataset&) = default;
+  RemoteDataset& operator=(const RemoteDataset&) = default;
+
+  // The spec of a batch, merged from Dataset::element_spec() on all workers: a size in which they
+  // differ is -1. Empty where no worker has an element.
+  const std::vector<input::TensorSpec>& element_spec() const { return place_->spec; }
+
+ private:
+  friend struct internal::RemoteDatasetAccess;
+  explicit RemoteDataset(std::shared_ptr<const internal::DatasetPlace> place)
+      : place_(std::move(place)) {}
+
+  std::shared_ptr<const internal::DatasetPlace> place_;
+};
+
+namespace internal {
+
+struct RemoteDatasetAccess {
+  static RemoteDataset make(DatasetPlace place) {
+    return RemoteDataset(std::make_shared<const DatasetPlace>(std::move(place)));
+  }
+  static const DatasetPlace& place(const RemoteDataset& dataset) { return *dataset.place_; }
+};
+
+}  // namespace internal
+}  // namespace tessera::distribute
+
+#endif  // TESSERA_SERVERS_REMOTE_DATASET_H_

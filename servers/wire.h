@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Between the messages of parameter_server.proto and the values that they carry.
+#ifndef TESSERA_SERVERS_WIRE_H_
+#define TESSERA_SERVERS_WIRE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/host_array.h"
+#include "base/status.h"
+#include "input/source.h"
+#include "servers/function_registry.h"
+#include "servers/parameter_server.pb.h"
+#include "servers/push_ledger.h"
+#include "servers/remote_dataset.h"
+#include "servers/remote_variable.h"
+#include "servers/tensor_message.h"
+
+namespace tessera::distribute::internal {
+
+void set_array(rpc::Array* message, const HostArray& array);
+// InvalidArgument where the message is no array.
+StatusOr<HostArray> array_of(const rpc::Array& message);
+// The head of a shard that is created.
+StatusOr<HostArray> array_of(const rpc::CreateRequest::Head& head, const TensorBytes& data);
+
+void set_spec(google::protobuf::RepeatedPtrField<rpc::TensorSpec>* messages,
+              absl::Span<const input::TensorSpec> spec);
+StatusOr<std::vector<input::TensorSpec>> spec_of(
+    const google::protobuf::RepeatedPtrField<rpc::TensorSpec>& messages);
+
+// Without a position.
+void set_dataset(rpc::Dataset* message, const DatasetPlace& place);
+StatusOr<DatasetPlace> dataset_of(const rpc::Dataset& message, uint64_t chief);
+
+void set_argument(rpc::Argument* message, const Argument& argument);
+// InvalidArgument where the message is no argument on a cluster with so many parameter servers.
+StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief, int num_ps);
+
+void set_update(rpc::UpdateRequest* message, const ServerUpdate& update);
+ServerUpdate update_of(const rpc::UpdateRequest& message);
+
+}  // namespace tessera::distribute::internal
+
+#endif  // TESSERA_SERVERS_WIRE_H_
