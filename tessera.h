@@ -29,8 +29,10 @@
 //                                            servers/remote_dataset.h, servers/remote_variable.h,
 //                                            servers/partitioner.h, in namespace
 //                                            tessera::distribute
-//   to think in replicas                     distribute/strategy.h, distribute/variable.h,
+//   to think in replicas                     distribute/strategy.h, distribute/options.h,
+//                                            distribute/replica_context.h, distribute/variable.h,
 //                                            distribute/values.h, distribute/dataset.h,
+//                                            distribute/input_options.h,
 //                                            distribute/cross_device_ops.h, in namespace
 //                                            tessera::distribute
 //   to call collectives                      collectives/group.h, on memory of device/device_span.h
@@ -56,6 +58,9 @@
 #include "device/device_span.h"
 #include "distribute/cross_device_ops.h"
 #include "distribute/dataset.h"
+#include "distribute/input_options.h"
+#include "distribute/options.h"
+#include "distribute/replica_context.h"
 #include "distribute/strategy.h"
 #include "distribute/values.h"
 #include "distribute/variable.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/shape.h"
 #include "distribute/packs.h"
-#include "distribute/strategy_state.h"
+#include "distribute/replicas.h"
 #include "distribute/value_access.h"
 #include "dtensor/device_op.h"
 #include "dtensor/parts.h"
@@ -20,7 +20,6 @@
 namespace tessera::distribute {
 namespace {
 
-using internal::StrategyState;
 using internal::ValueAccess;
 
 DTensor failed(LayoutArg destination, Status error) {
@@ -39,7 +38,7 @@ PerReplica packed(absl::Span<const PerReplica> values, absl::Span<const int> pac
     }
     tensors.push_back(ops::concat(flat, 0));
   }
-  return ValueAccess::make(first.strategy, std::move(tensors));
+  return ValueAccess::make(first.replicas, std::move(tensors));
 }
 
 class RelayoutOps : public CrossDeviceOps {
@@ -51,7 +50,7 @@ class RelayoutOps : public CrossDeviceOps {
                  const CommunicationOptions&) override {
     const ValueAccess::Rep& rep = ValueAccess::rep(value);
     if (!rep.error.ok()) return failed(destination, rep.error);
-    const StatusOr<DTensor> terms = rep.strategy->whole_of_terms(rep.tensors, op);
+    const StatusOr<DTensor> terms = rep.replicas->whole_of_terms(rep.tensors, op);
     if (!terms.ok()) return failed(destination, terms.status());
     return move(*terms, destination);
   }
@@ -173,9 +172,9 @@ class OneDeviceOps final : public CrossDeviceOps {
                  const CommunicationOptions&) override {
     const ValueAccess::Rep& rep = ValueAccess::rep(value);
     if (!rep.error.ok()) return failed(destination, rep.error);
-    const StatusOr<DTensor> terms = rep.strategy->whole_of_terms(rep.tensors, op);
+    const StatusOr<DTensor> terms = rep.replicas->whole_of_terms(rep.tensors, op);
     if (!terms.ok()) return failed(destination, terms.status());
-    const Mesh& mesh = rep.strategy->mesh();
+    const Mesh& mesh = rep.replicas->mesh();
     const StatusOr<Mesh> one =
         Mesh::create({{"device", 1}}, {device_id_.value_or(*mesh.device_at(0))});
     if (!one.ok()) return failed(destination, one.status());

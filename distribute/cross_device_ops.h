@@ -16,10 +16,12 @@
 #include "base/reduce_op.h"
 #include "base/status.h"
 #include "device/device.h"
-#include "distribute/strategy.h"
+#include "distribute/options.h"
 #include "distribute/values.h"
+#include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
+#include "mesh/mesh.h"
 
 namespace tessera::distribute {
 

@@ -44,12 +44,12 @@
 #include <vector>
 
 #include "base/status.h"
+#include "distribute/input_options.h"
 #include "distribute/strategy.h"
 #include "distribute/values.h"
 #include "input/dataset.h"
 #include "input/input_context.h"
 #include "input/iterator_state.h"
-#include "input/loader.h"
 #include "input/source.h"
 
 namespace tessera::distribute {
@@ -58,30 +58,6 @@ namespace internal {
 struct DatasetRep;
 struct DatasetIteratorRep;
 }  // namespace internal
-
-enum class AutoShardPolicy : uint8_t {
-  kAuto,  // kData
-  kData,  // the global order: step s is the same for any number of replicas and clients
-  kFile,  // a pipeline for each client, of files i, i + n, ...
-  kOff,   // a pipeline for each client, of everything
-};
-// Pipelines of distribute_datasets_from_function().
-enum class InputReplicationMode : uint8_t { kPerWorker, kPerReplica };
-enum class AtEnd : uint8_t { kAll, kFirst };
-
-struct InputOptions {
-  InputReplicationMode replication_mode = InputReplicationMode::kPerWorker;
-  AutoShardPolicy auto_shard = AutoShardPolicy::kAuto;
-  AtEnd at_end = AtEnd::kAll;
-  input::LoadOptions load = {};
-};
-
-struct DistributedBatch {
-  std::vector<DistributedValues> values = {};  // by tensor of an element
-  int64_t size = 0;                            // elements, of all replicas
-  // kData: the step of its epoch (IteratorState::step); else counted from the first step.
-  int64_t step = 0;
-};
 
 // Move-only; used by one thread at a time. Its destructor waits for the function that its thread is
 // in.

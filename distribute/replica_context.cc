@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// ReplicaContext: the calls of a replica, and their gradients.
+#include "distribute/replica_context.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,9 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "distribute/call.h"
-#include "distribute/cross_device_ops.h"
 #include "distribute/replica_run.h"
-#include "distribute/strategy.h"
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
 #include "dtensor/device_op.h"
@@ -38,11 +36,11 @@ ReplicaContext::ReplicaContext(const Strategy& strategy, int id, Mesh mesh,
                                std::shared_ptr<internal::ReplicaRun> run, int index)
     : strategy_(strategy), id_(id), mesh_(std::move(mesh)), run_(std::move(run)), index_(index) {}
 
-int ReplicaContext::num_replicas_in_sync() const { return strategy_.num_replicas_in_sync(); }
+int ReplicaContext::num_replicas_in_sync() const { return run_->strategy()->num_replicas(); }
 
 namespace {
 
-// The calls of a replica, for gradients too, which are asked for while its function runs.
+// The calls of a replica, for their gradients too, which are asked for while its function runs.
 struct Caller {
   std::shared_ptr<ReplicaRun> run;
   std::shared_ptr<const StrategyState> state;
@@ -214,7 +212,7 @@ DTensor ReplicaContext::all_reduce(ReduceOp op, const DTensor& x,
 
 std::vector<DTensor> ReplicaContext::all_reduce(ReduceOp op, absl::Span<const DTensor> xs,
                                                 const CommunicationOptions& options) {
-  return Caller{run_, strategy_.state_, index_, id_}.all_reduce(op, xs, options);
+  return Caller{run_, run_->strategy(), index_, id_}.all_reduce(op, xs, options);
 }
 
 std::vector<DTensor> ReplicaContext::gradient(Tape& tape, const DTensor& target,
@@ -236,18 +234,18 @@ std::vector<DTensor> ReplicaContext::gradient(Tape& tape, const DTensor& target,
   const std::string text =
       absl::StrCat("gradient(", reduce_op_name(op), "), finished ", absl::StrJoin(order, ", "));
   const std::vector<DTensor> reduced =
-      Caller{run_, strategy_.state_, index_, id_}.all_reduce(text, op, finished, options);
+      Caller{run_, run_->strategy(), index_, id_}.all_reduce(text, op, finished, options);
   for (size_t i = 0; i < order.size(); ++i) gradients[order[i]] = reduced[i];
   return gradients;
 }
 
 DTensor ReplicaContext::all_gather(const DTensor& x, int dim, const CommunicationOptions& options) {
-  return Caller{run_, strategy_.state_, index_, id_}.all_gather(x, dim, options);
+  return Caller{run_, run_->strategy(), index_, id_}.all_gather(x, dim, options);
 }
 
 ReplicaResult ReplicaContext::merge_raw(const internal::MergeFunction& fn,
                                         std::vector<DTensor> args) {
-  const std::shared_ptr<StrategyState>& state = strategy_.state_;
+  const std::shared_ptr<StrategyState>& state = run_->strategy();
   const auto merge = [&](const std::vector<std::vector<DTensor>>& by_replica,
                          absl::Span<const Call>) -> StatusOr<ReplicaRun::Results> {
     std::vector<PerReplica> merged;

@@ -8,7 +8,6 @@
 #include "base/exception_status.h"
 #include "base/text.h"
 #include "base/thread.h"
-#include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
 #include "dtensor/device_op.h"
 #include "dtensor/no_sync.h"
@@ -32,34 +31,34 @@ ReplicaResult failed_result(const Status& error, absl::Span<const DTensor> args,
 
 }  // namespace
 
-ReplicaResult ReplicaRun::call_function(Strategy::RawFunction fn, ReplicaContext& context,
-                                        absl::Span<const DTensor> args) {
+ReplicaResult ReplicaRun::call_function(Function fn, int index) {
   try {
-    return fn(context, args);
+    return fn(index);
   } catch (...) {
     return {exception_status(), {}};
   }
 }
 
-ReplicaRun::ReplicaRun(const Strategy& strategy, const CommunicationOptions& options)
-    : strategy_(strategy), options_(options), replicas_(strategy.local_replicas().size()) {}
+ReplicaRun::ReplicaRun(std::shared_ptr<StrategyState> strategy, const CommunicationOptions& options)
+    : strategy_(std::move(strategy)),
+      options_(options),
+      replicas_(strategy_->local_replicas().size()) {}
 
 bool ReplicaRun::is_replica_thread() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return !runs_user_action_ && running_ == std::this_thread::get_id();
 }
 
-void ReplicaRun::run_replica(int index, Strategy::RawFunction fn, absl::Span<const DTensor> args) {
+void ReplicaRun::run_replica(int index, Function fn) {
   {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return turn_ == index; });
     running_ = std::this_thread::get_id();
   }
-  const int id = strategy_.local_replicas()[index];
-  const tessera::internal::NoSync no_sync(strategy_.state_->client());
-  ReplicaContext context(strategy_, id, strategy_.state_->mesh_of(id), shared_from_this(), index);
-  ReplicaResult result = call_function(fn, context, args);
-  for (DTensor& tensor : result.tensors) tensor = strategy_.state_->on_replica(tensor, id);
+  const int id = strategy_->local_replicas()[index];
+  const tessera::internal::NoSync no_sync(strategy_->client());
+  ReplicaResult result = call_function(fn, index);
+  for (DTensor& tensor : result.tensors) tensor = strategy_->on_replica(tensor, id);
   std::unique_lock<std::mutex> lock(mutex_);
   Replica& replica = replicas_[index];
   replica.place = Place::kReturned;
@@ -87,7 +86,7 @@ void ReplicaRun::hand_over(std::unique_lock<std::mutex>& lock) {
 }
 
 StatusOr<ReplicaRun::Results> ReplicaRun::settle_calls(const Round& round, bool all_returned) {
-  StrategyState& state = *strategy_.state_;
+  StrategyState& state = *strategy_;
   std::vector<Call> local;
   for (const Replica& replica : replicas_) local.push_back(replica.call);
   TESSERA_ASSIGN_OR_RETURN(const std::vector<Call> calls,
@@ -125,10 +124,9 @@ void ReplicaRun::settle(std::unique_lock<std::mutex>& lock) {
   for (size_t i = 0; i < replicas_.size(); ++i) {
     Replica& replica = replicas_[i];
     if (replica.place != Place::kWaiting) continue;
-    const int id = strategy_.local_replicas()[i];
-    replica.result = results.ok()
-                         ? ReplicaResult{absl::OkStatus(), std::move((*results)[i])}
-                         : failed_result(failed_, replica.args, strategy_.state_->mesh_of(id));
+    const int id = strategy_->local_replicas()[i];
+    replica.result = results.ok() ? ReplicaResult{absl::OkStatus(), std::move((*results)[i])}
+                                  : failed_result(failed_, replica.args, strategy_->mesh_of(id));
     replica.place = Place::kReady;
   }
 }
@@ -137,7 +135,7 @@ ReplicaResult ReplicaRun::meet(int index, std::string text, std::vector<DTensor>
                                const Freedom& freedom, const CommunicationOptions& options,
                                bool may_call_strategy, Action action,
                                std::shared_ptr<const std::vector<Call>>* calls) {
-  const Mesh& mesh = strategy_.state_->mesh_of(strategy_.local_replicas()[index]);
+  const Mesh& mesh = strategy_->mesh_of(strategy_->local_replicas()[index]);
   if (!options.name.empty()) absl::StrAppend(&text, " ", quoted(options.name));
   Call call = StrategyState::call_of(text, args);
   std::unique_lock<std::mutex> lock(mutex_);
@@ -159,16 +157,14 @@ ReplicaResult ReplicaRun::meet(int index, std::string text, std::vector<DTensor>
   return std::move(replica.result);
 }
 
-Strategy::RunResult ReplicaRun::run(Strategy::RawFunction fn,
-                                    const std::vector<std::vector<DTensor>>& args_by_replica) {
-  StrategyState& state = *strategy_.state_;
+RunResult ReplicaRun::run(Function fn) {
+  StrategyState& state = *strategy_;
   state.push_run(this);
   std::vector<Thread> threads;
   Status started;
   for (size_t i = 0; i < replicas_.size(); ++i) {
-    StatusOr<Thread> thread = start_thread("a replica function", [this, i, fn, &args_by_replica] {
-      run_replica(static_cast<int>(i), fn, args_by_replica[i]);
-    });
+    StatusOr<Thread> thread =
+        start_thread("a replica function", [this, i, fn] { run_replica(static_cast<int>(i), fn); });
     if (thread.ok()) {
       threads.push_back(*std::move(thread));
       continue;
@@ -187,7 +183,7 @@ Strategy::RunResult ReplicaRun::run(Strategy::RawFunction fn,
   std::lock_guard<std::mutex> lock(mutex_);
   size_t most = failed_.ok() ? 0 : 1;
   for (const Replica& replica : replicas_) most = std::max(most, replica.result.tensors.size());
-  Strategy::RunResult result = {failed_, {}};
+  RunResult result = {failed_, {}};
   for (size_t k = 0; k < most; ++k) {
     std::vector<DTensor> tensors;
     for (const Replica& replica : replicas_) {
@@ -195,8 +191,8 @@ Strategy::RunResult ReplicaRun::run(Strategy::RawFunction fn,
         tensors.push_back(replica.result.tensors[k]);
       }
     }
-    result.values.push_back(failed_.ok() ? ValueAccess::make(strategy_.state_, std::move(tensors))
-                                         : ValueAccess::failed(strategy_.state_, failed_));
+    result.values.push_back(failed_.ok() ? ValueAccess::make(strategy_, std::move(tensors))
+                                         : ValueAccess::failed(strategy_, failed_));
   }
   return result;
 }

@@ -30,27 +30,32 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "distribute/call.h"
-#include "distribute/strategy.h"
-#include "distribute/values.h"
+#include "distribute/function_results.h"
+#include "distribute/options.h"
+#include "distribute/strategy_state.h"
 #include "dtensor/dtensor.h"
 
 namespace tessera::distribute::internal {
 
-class ReplicaRun : public std::enable_shared_from_this<ReplicaRun> {
+class ReplicaRun final : public RunningFunctions {
  public:
   // The results of a call for the arguments of all local replicas, by replica.
   using Results = std::vector<std::vector<DTensor>>;
   using Action = absl::FunctionRef<StatusOr<Results>(const std::vector<std::vector<DTensor>>& args,
                                                      absl::Span<const Call> calls)>;
 
-  explicit ReplicaRun(const Strategy& strategy, const CommunicationOptions& options);
+  // A call of the function of the local replica with this index.
+  using Function = absl::FunctionRef<ReplicaResult(int index)>;
+
+  ReplicaRun(std::shared_ptr<StrategyState> strategy, const CommunicationOptions& options);
+
+  const std::shared_ptr<StrategyState>& strategy() const { return strategy_; }
 
   // The options of calls of replicas that set none of their own.
   const CommunicationOptions& options() const { return options_; }
 
   // Runs the function for each local replica, and returns when all have returned.
-  Strategy::RunResult run(Strategy::RawFunction fn,
-                          const std::vector<std::vector<DTensor>>& args_by_replica);
+  RunResult run(Function fn);
 
   // A call of the local replica with this index. `calls`: set to the calls of all replicas if it
   // succeeds. `may_call_strategy`: the action is a function of the user's, which may use the
@@ -59,8 +64,7 @@ class ReplicaRun : public std::enable_shared_from_this<ReplicaRun> {
                      const CommunicationOptions& options, bool may_call_strategy, Action action,
                      std::shared_ptr<const std::vector<Call>>* calls = nullptr);
 
-  // Whether the calling thread runs a replica function, and no merge_call().
-  bool is_replica_thread() const;
+  bool is_replica_thread() const override;
 
  private:
   enum class Place : uint8_t { kReady, kWaiting, kReturned };
@@ -79,9 +83,8 @@ class ReplicaRun : public std::enable_shared_from_this<ReplicaRun> {
   };
 
   // An exception must not leave the thread of a replica: that would end the process.
-  static ReplicaResult call_function(Strategy::RawFunction fn, ReplicaContext& context,
-                                     absl::Span<const DTensor> args);
-  void run_replica(int index, Strategy::RawFunction fn, absl::Span<const DTensor> args);
+  static ReplicaResult call_function(Function fn, int index);
+  void run_replica(int index, Function fn);
   // Hands over to the lowest replica that is ready; settles the round where there is none. `lock`
   // is held, and released while the round is settled.
   void hand_over(std::unique_lock<std::mutex>& lock);
@@ -92,7 +95,7 @@ class ReplicaRun : public std::enable_shared_from_this<ReplicaRun> {
   // settled.
   std::shared_ptr<const std::vector<Call>> settled_;
 
-  const Strategy strategy_;
+  const std::shared_ptr<StrategyState> strategy_;
   const CommunicationOptions options_;
 
   mutable std::mutex mutex_;  // guards the members below

@@ -1,30 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distribute/strategy.h"
 
-#include <algorithm>
+#include <cstdint>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
-#include "base/exception_status.h"
-#include "base/stable_hash.h"
 #include "base/text.h"
 #include "distribute/call.h"
-#include "distribute/cross_device_ops.h"
 #include "distribute/replica_run.h"
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
-#include "distribute/variable.h"
-#include "distribute/variable_state.h"
 #include "dtensor/device_op.h"
-#include "dtensor/parts.h"
 #include "dtensor/relayout.h"
-#include "ops/pointwise.h"
 #include "ops/reductions.h"
-#include "ops/shapes.h"
-#include "ops/tape.h"
 
 namespace tessera::distribute {
 namespace {
@@ -33,13 +25,14 @@ using internal::Call;
 using internal::call_text;
 using internal::Freedom;
 using internal::ReplicaRun;
+using internal::RunResult;
 using internal::StrategyState;
+using internal::tensor_of;
 using internal::ValueAccess;
 
 // A tensor on the strategy's mesh that has nothing but the error.
 DTensor failed(const StrategyState& state, Status error) {
-  return tessera::internal::failed_tensor(DType::kFloat32, {}, Layout::replicated(state.mesh(), 0),
-                                          std::move(error));
+  return internal::failed_on(state.mesh(), std::move(error));
 }
 DTensor value_or_failed(const StrategyState& state, StatusOr<DTensor> result) {
   return result.ok() ? *std::move(result) : failed(state, result.status());
@@ -70,52 +63,13 @@ DTensor reduced_along(ReduceOp op, const DTensor& x, const std::vector<int64_t>&
   return x;
 }
 
-// A hash of 128 bits of each local device's shard.
-StatusOr<std::string> fingerprint(const DTensor& tensor) {
-  std::string text;
-  for (int i = 0; i < tensor.num_local_shards(); ++i) {
-    TESSERA_ASSIGN_OR_RETURN(const tessera::internal::RawShard shard,
-                             tessera::internal::raw_shard(tensor, i));
-    const absl::string_view bytes(reinterpret_cast<const char*>(shard.data),
-                                  static_cast<size_t>(num_bytes(shard.box.sizes, tensor.dtype())));
-    absl::StrAppend(&text, absl::Hex(stable_hash(bytes, 1), absl::kZeroPad16),
-                    absl::Hex(stable_hash(bytes, 2), absl::kZeroPad16));
-  }
-  return text;
-}
-
-// The tensor that a user's function returns; an exception becomes the error of the tensor.
-DTensor tensor_of(const Mesh& mesh, absl::FunctionRef<DTensor()> fn) {
-  const StatusOr<DTensor> tensor = call_guarded<StatusOr<DTensor>>(fn);
-  if (tensor.ok()) return *tensor;
-  return tessera::internal::failed_tensor(DType::kFloat32, {}, Layout::replicated(mesh, 0),
-                                          tensor.status());
-}
-
-// InvalidArgument for a number that stands for no enumerator.
-Status check_enumerators(const VariableOptions& options) {
-  const auto check = [](const char* type, auto value, auto last, const char* names) {
-    if (value <= last) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(type, "(", static_cast<int>(value), ") is not an enumerator; use ", names));
-  };
-  TESSERA_RETURN_IF_ERROR(check("VariableSynchronization", options.synchronization,
-                                VariableSynchronization::kOnRead, "kAuto, kOnWrite or kOnRead"));
-  TESSERA_RETURN_IF_ERROR(
-      check("Trainable", options.trainable, Trainable::kNo, "kAuto, kYes or kNo"));
-  TESSERA_RETURN_IF_ERROR(check("InitialValue", options.initial, InitialValue::kFromFirstReplica,
-                                "kAgree or kFromFirstReplica"));
-  return check("VariableAggregation", options.aggregation, VariableAggregation::kOnlyFirstReplica,
-               "kNone, kSum, kMean or kOnlyFirstReplica");
-}
-
 }  // namespace
 
 // Values
 
-int PerReplica::num_replicas() const { return rep_->strategy->num_replicas(); }
+int PerReplica::num_replicas() const { return rep_->replicas->num_replicas(); }
 absl::Span<const int> PerReplica::local_replicas() const {
-  return rep_->strategy->local_replicas();
+  return rep_->replicas->local_replicas();
 }
 
 const DTensor& PerReplica::local(int index) const {
@@ -161,8 +115,8 @@ const Mesh& Strategy::parameter_mesh() const { return state_->parameter_mesh(); 
 int Strategy::num_replicas_in_sync() const { return state_->num_replicas(); }
 absl::Span<const int> Strategy::local_replicas() const { return state_->local_replicas(); }
 
-Strategy::RunResult Strategy::run_raw(const RunOptions& options, RawFunction fn,
-                                      std::vector<DistributedValues> args) const {
+RunResult Strategy::run_raw(const RunOptions& options, RawFunction fn,
+                            std::vector<DistributedValues> args) const {
   const auto failed_run = [&](const Status& error) {
     return RunResult{error, {ValueAccess::failed(state_, error)}};
   };
@@ -176,8 +130,13 @@ Strategy::RunResult Strategy::run_raw(const RunOptions& options, RawFunction fn,
     if (!parts.ok()) return failed_run(parts.status());
     for (size_t i = 0; i < parts->size(); ++i) by_replica[i].push_back((*parts)[i]);
   }
-  const auto run = std::make_shared<ReplicaRun>(*this, *communication);
-  return run->run(fn, by_replica);
+  const auto run = std::make_shared<ReplicaRun>(state_, *communication);
+  const Strategy strategy = *this;  // of the contexts, whatever the functions do with this one
+  return run->run([&](int index) {
+    const int id = strategy.local_replicas()[index];
+    ReplicaContext context(strategy, id, run->strategy()->mesh_of(id), run, index);
+    return fn(context, by_replica[index]);
+  });
 }
 
 namespace {
@@ -363,149 +322,6 @@ PerReplica Strategy::to_per_replica(const DistributedValues& value) const {
   StatusOr<std::vector<DTensor>> parts = state_->parts_of(value);
   if (!parts.ok()) return ValueAccess::failed(state_, parts.status());
   return ValueAccess::make(state_, *std::move(parts));
-}
-
-Status Strategy::update(
-    DistributedVariable& variable,
-    absl::FunctionRef<DTensor(const DTensor& value, absl::Span<const DTensor> args)> fn,
-    absl::Span<const DistributedValues> args) const {
-  TESSERA_RETURN_IF_ERROR(state_->check_not_in_replica("update()", "merge_call()"));
-  TESSERA_RETURN_IF_ERROR(variable.check_strategy(*this));
-  if (variable.options().synchronization == VariableSynchronization::kOnRead) {
-    std::vector<std::vector<DTensor>> by_replica(local_replicas().size());
-    for (const DistributedValues& arg : args) {
-      TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state_->parts_of(arg));
-      for (size_t i = 0; i < parts.size(); ++i) by_replica[i].push_back(parts[i]);
-    }
-    // All or none.
-    const std::vector<DTensor> components = variable.state_->all_components();
-    std::vector<DTensor> changed;
-    for (size_t i = 0; i < by_replica.size(); ++i) {
-      const DTensor value = tensor_of(mesh(), [&] { return fn(components[i], by_replica[i]); });
-      TESSERA_RETURN_IF_ERROR(variable.check_value("update", value));
-      changed.push_back(state_->on_replica(stop_gradient(value), local_replicas()[i]));
-    }
-    std::lock_guard<std::mutex> lock(*variable.state_->changing);
-    variable.state_->components = std::move(changed);
-    return absl::OkStatus();
-  }
-  std::vector<DTensor> tensors;
-  for (size_t k = 0; k < args.size(); ++k) {
-    const DTensor* const tensor = args[k].tensor();
-    if (tensor == nullptr ||
-        (tensor->layout().mesh() == mesh() && !state_->is_replicated(tensor->layout()))) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("update of variable ", quoted(variable.name()), ": argument ", k,
-                       " has a value for each replica, with which the replicas of the variable "
-                       "would differ; reduce() it first"));
-    }
-    // To where the variable is, which a central storage has apart.
-    const bool is_there = tensor->layout().mesh() == parameter_mesh();
-    const int rank = static_cast<int>(tensor->shape().size());
-    tensors.push_back(is_there ? *tensor
-                               : relayout(*tensor, Layout::replicated(parameter_mesh(), rank)));
-  }
-  return variable.assign(
-      tensor_of(parameter_mesh(), [&] { return fn(variable.value(), tensors); }));
-}
-
-StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initial,
-                                                 const VariableOptions& options) const {
-  TESSERA_RETURN_IF_ERROR(state_->check_not_in_replica("variable()", "it outside of run()"));
-  if (name.empty()) {
-    return absl::InvalidArgumentError(
-        "variable(): a variable needs a name, for messages and calls");
-  }
-  TESSERA_RETURN_IF_ERROR(with_context(initial.status(), absl::StrCat("variable ", quoted(name))));
-  VariableOptions policy = options;
-  TESSERA_RETURN_IF_ERROR(
-      with_context(check_enumerators(policy), absl::StrCat("variable ", quoted(name))));
-  if (policy.synchronization == VariableSynchronization::kNone) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("variable ", quoted(name),
-                     ": kNone is not a synchronization of a strategy; use kOnWrite or kOnRead"));
-  }
-  if (policy.synchronization == VariableSynchronization::kAuto) {
-    policy.synchronization = VariableSynchronization::kOnWrite;
-  }
-  const bool is_on_read = policy.synchronization == VariableSynchronization::kOnRead;
-  if (policy.trainable == Trainable::kAuto) {
-    policy.trainable = is_on_read ? Trainable::kNo : Trainable::kYes;
-  }
-  const Status aggregated = policy.aggregation == VariableAggregation::kSum
-                                ? validate_reduction(ReduceOp::kSum, initial.dtype())
-                            : policy.aggregation == VariableAggregation::kMean
-                                ? validate_reduction(ReduceOp::kAvg, initial.dtype())
-                                : absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(with_context(aggregated, absl::StrCat("variable ", quoted(name))));
-  const int rank = static_cast<int>(initial.shape().size());
-  DTensor mirrored = relayout(initial, Layout::replicated(mesh(), rank));
-  if (policy.initial == InitialValue::kFromFirstReplica) {
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state_->parts_of(mirrored));
-    TESSERA_ASSIGN_OR_RETURN(mirrored, state_->from_first(parts.empty() ? mirrored : parts[0],
-                                                          initial.dtype(), initial.shape()));
-  }
-  // Partial or split initial values keep the layout of their other axes.
-  StatusOr<Layout> own =
-      state_->is_replicated(initial.layout()) && initial.layout().mesh() == mesh()
-          ? initial.layout().without_partial()
-          : mirrored.layout();
-  if (parameter_mesh() != mesh()) own = Layout::replicated(parameter_mesh(), rank);
-  auto state = std::make_shared<DistributedVariable::State>(DistributedVariable::State{
-      *this, name, initial.dtype(), initial.shape(), policy,
-      is_on_read
-          ? Variable(name, failed(*state_, absl::FailedPreconditionError(absl::StrCat(
-                                               "variable ", quoted(name),
-                                               " has a component for each replica; it is not a "
-                                               "variable of an optimizer"))))
-          : Variable(name, relayout(mirrored, own))});
-  DistributedVariable variable(std::move(state));
-  tessera::internal::guard_assignments(
-      variable.variable(), [strategy = state_, name](const char* call) -> Status {
-        if (!strategy->is_in_replica()) return absl::OkStatus();
-        return strategy->check_not_in_replica(
-            absl::StrCat(call, " of variable ", quoted(name)).c_str(),
-            "the method with the context, or an optimizer outside of run()");
-      });
-  if (policy.initial == InitialValue::kAgree && !state_->is_of_one_client()) {
-    TESSERA_RETURN_IF_ERROR(
-        compare_replicas(absl::StrCat("the initial value of variable ", quoted(name)), mirrored));
-  }
-  if (is_on_read)
-    TESSERA_RETURN_IF_ERROR(variable.change(DistributedVariable::Change::kAssign, mirrored));
-  return variable;
-}
-
-StatusOr<DistributedVariable> Strategy::variable_like(const DistributedVariable& like,
-                                                      std::string name, DTensor initial) const {
-  TESSERA_RETURN_IF_ERROR(like.check_strategy(*this));
-  return variable(std::move(name), std::move(initial), like.options());
-}
-
-Status Strategy::compare_replicas(const std::string& subject, const DTensor& mirrored) const {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state_->parts_of(mirrored));
-  std::vector<Call> local;
-  for (const DTensor& part : parts) {
-    StatusOr<std::string> bits = fingerprint(part);
-    Call& call = local.emplace_back(Call{.text = subject});
-    if (bits.ok()) call.value = *std::move(bits);
-    if (!bits.ok()) call.error = bits.status();
-  }
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Call> calls,
-                           state_->exchange(std::move(local), state_->options().communication));
-  return internal::check_calls(calls, state_->names(), {});
-}
-
-Status Strategy::check_replicas(const DistributedVariable& variable) const {
-  TESSERA_RETURN_IF_ERROR(state_->check_not_in_replica("check_replicas()", "it outside of run()"));
-  TESSERA_RETURN_IF_ERROR(variable.check_strategy(*this));
-  if (variable.options().synchronization == VariableSynchronization::kOnRead ||
-      parameter_mesh() != mesh()) {
-    return absl::OkStatus();
-  }
-  const Status same =
-      compare_replicas(absl::StrCat("variable ", quoted(variable.name())), variable.value());
-  return absl::IsInvalidArgument(same) ? absl::InternalError(same.message()) : same;
 }
 
 // Factories

@@ -17,30 +17,29 @@
 //
 // Every client of the mesh makes the same calls in the same order. Where replicas disagree, all
 // clients get one error, and the strategy works afterwards. A strategy is used by one thread at a
-// time. TF: tf.distribute.Strategy, StrategyExtended, ReplicaContext.
+// time. TF: tf.distribute.Strategy, StrategyExtended.
 #ifndef TESSERA_DISTRIBUTE_STRATEGY_H_
 #define TESSERA_DISTRIBUTE_STRATEGY_H_
 
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
+#include "distribute/function_results.h"
+#include "distribute/options.h"
+#include "distribute/replica_context.h"
 #include "distribute/values.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
-#include "ops/tape.h"
 
 namespace tessera::input {
 class Dataset;
@@ -48,198 +47,14 @@ class Dataset;
 
 namespace tessera::distribute {
 
-enum class CommunicationImplementation : uint8_t { kAuto, kRing, kNccl };
-
-// Options of one call; fields that are set win over the strategy's.
-struct CommunicationOptions {
-  // Small tensors of one call travel together, up to so many bytes; 0: by the cost of a message.
-  std::optional<int64_t> bytes_per_pack = {};
-  // DeadlineExceeded when the other clients do not make the call for so long.
-  std::optional<absl::Duration> timeout = {};
-  // kRing: the host and UCX back ends. kNccl: FailedPrecondition on CPU devices.
-  CommunicationImplementation implementation = CommunicationImplementation::kAuto;
-  // Calls of different names never meet.
-  std::string name = {};
-};
-struct RunOptions {
-  // Also for the calls of its replica functions: the options of a call win, then these, then the
-  // strategy's.
-  CommunicationOptions communication = {};
-};
-
-class CrossDeviceOps;
 class DistributedDataset;
 class DistributedVariable;
 struct InputContext;
 struct InputOptions;
-class Strategy;
-
-struct StrategyOptions {
-  CommunicationOptions communication = {};
-  // How values of replicas are reduced; unset: collective_all_reduce().
-  std::shared_ptr<CrossDeviceOps> cross_device_ops = {};
-};
-
-enum class VariableSynchronization : uint8_t {
-  kAuto,     // kOnWrite
-  kNone,     // InvalidArgument
-  kOnWrite,  // all replicas have one value
-  kOnRead,   // each replica has a component; reading aggregates them
-};
-enum class VariableAggregation : uint8_t { kNone, kSum, kMean, kOnlyFirstReplica };
-enum class Trainable : uint8_t { kAuto, kYes, kNo };  // kAuto: no for kOnRead, else yes
-// kAgree: clients compare 128 bits of their initial values.
-enum class InitialValue : uint8_t { kAgree, kFromFirstReplica };
-struct VariableOptions {
-  VariableSynchronization synchronization = VariableSynchronization::kAuto;
-  VariableAggregation aggregation = VariableAggregation::kNone;
-  Trainable trainable = Trainable::kAuto;
-  InitialValue initial = InitialValue::kAgree;
-};
 
 namespace internal {
-class ReplicaRun;
-
-// The result of a replica's function.
-struct ReplicaResult {
-  Status status = {};
-  std::vector<DTensor> tensors = {};
-};
-// The result of the function of merge_call(): a value for all replicas, or an error.
-struct MergeResult {
-  Status status = {};
-  std::vector<DistributedValues> values = {};
-};
-using MergeFunction =
-    std::function<MergeResult(const Strategy& strategy, absl::Span<const PerReplica> args)>;
-
-// The kinds of results that functions may have.
-template <class T>
-struct IsStatusOr : std::false_type {};
-template <class T>
-struct IsStatusOr<StatusOr<T>> : std::true_type {
-  using Value = T;
-};
-template <class Result>
-ReplicaResult to_replica_result(Result result) {
-  if constexpr (IsStatusOr<Result>::value) {
-    if (!result.ok()) return {result.status(), {}};
-    return to_replica_result(*std::move(result));
-  } else if constexpr (std::is_same_v<Result, Status>) {
-    return {std::move(result), {}};
-  } else if constexpr (std::is_same_v<Result, DTensor>) {
-    return {absl::OkStatus(), {std::move(result)}};
-  } else {
-    static_assert(std::is_same_v<Result, std::vector<DTensor>>,
-                  "a replica function returns a DTensor, a std::vector<DTensor>, a StatusOr of "
-                  "either, or a Status");
-    return {absl::OkStatus(), std::move(result)};
-  }
-}
-template <class Result>
-MergeResult to_merge_result(Result result) {
-  if constexpr (IsStatusOr<Result>::value) {
-    if (!result.ok()) return {result.status(), {}};
-    return to_merge_result(*std::move(result));
-  } else if constexpr (std::is_same_v<Result, Status>) {
-    return {std::move(result), {}};
-  } else if constexpr (std::is_same_v<Result, DTensor> || std::is_same_v<Result, PerReplica>) {
-    return {absl::OkStatus(), {DistributedValues(std::move(result))}};
-  } else {
-    MergeResult merged;
-    for (auto& each : result) merged.values.push_back(DistributedValues(std::move(each)));
-    return merged;
-  }
-}
-// The kind of a result without StatusOr: DTensor, a list, or Status.
-template <class Result, class = void>
-struct Kind {
-  static constexpr bool kIsStatus = std::is_same_v<Result, Status>;
-  static constexpr bool kIsOne =
-      std::is_same_v<Result, DTensor> || std::is_same_v<Result, PerReplica>;
-};
-template <class Result>
-struct Kind<Result, std::enable_if_t<IsStatusOr<Result>::value>>
-    : Kind<typename IsStatusOr<Result>::Value> {};
+class StrategyState;
 }  // namespace internal
-
-// Argument of a replica function; lives as long as its call. All replicas make its calls, in the
-// same order; else all get InvalidArgument naming two that differ. Results are on the mesh of the
-// replica.
-class ReplicaContext {
- public:
-  ReplicaContext(const ReplicaContext&) = delete;
-  ReplicaContext& operator=(const ReplicaContext&) = delete;
-
-  int replica_id_in_sync_group() const { return id_; }
-  int num_replicas_in_sync() const;
-  // The mesh of this replica: the axes of the strategy's mesh that are no replica axes, or
-  // {device=1}.
-  const Mesh& mesh() const { return mesh_; }
-  const Strategy& strategy() const { return strategy_; }
-
-  // The reduction of x over the replicas, element by element, to each. Equal shapes and dtypes.
-  // Differentiable: the cotangents of kSum and kAvg are reduced in the same way.
-  DTensor all_reduce(ReduceOp op, const DTensor& x, const CommunicationOptions& options = {});
-  std::vector<DTensor> all_reduce(ReduceOp op, absl::Span<const DTensor> xs,
-                                  const CommunicationOptions& options = {});
-  // The values of the replicas along dim, by replica id; sizes along dim may differ. dim < 0 counts
-  // from the end. Differentiable.
-  DTensor all_gather(const DTensor& x, int dim, const CommunicationOptions& options = {});
-
-  // The gradients of the target by the sources, reduced over the replicas: Tape::gradient() and
-  // all_reduce(), of packs that are made in the order in which the backward pass finishes them,
-  // from the last layer to the first. Where the strategy reduces on devices of their own
-  // (all_reduce_on()), packs travel while the backward pass goes on.
-  std::vector<DTensor> gradient(Tape& tape, const DTensor& target,
-                                absl::Span<const DTensor> sources, ReduceOp op = ReduceOp::kSum,
-                                const CommunicationOptions& options = {});
-
-  // Waits until every local replica calls it; then fn(const Strategy&, const PerReplica&...) runs
-  // once on each client. Each replica gets its part of fn's result: a DTensor over the strategy's
-  // mesh, a PerReplica, a vector of either, a StatusOr of these, or a Status. Returns a DTensor, a
-  // std::vector<DTensor> or a Status.
-  template <class Fn, class... Args>
-  auto merge_call(Fn fn, const Args&... args) {
-    using Result = std::invoke_result_t<Fn&, const Strategy&, decltype((void)args, as_merged())...>;
-    const internal::MergeFunction merge = [&fn](const Strategy& strategy,
-                                                absl::Span<const PerReplica> merged) {
-      return internal::to_merge_result(
-          call_merged(fn, strategy, merged, std::index_sequence_for<Args...>()));
-    };
-    internal::ReplicaResult result = merge_raw(merge, {args...});
-    using Kind = internal::Kind<Result>;
-    if constexpr (Kind::kIsStatus) {
-      return result.status;
-    } else if constexpr (Kind::kIsOne) {
-      return result.tensors[0];
-    } else {
-      return std::move(result.tensors);
-    }
-  }
-
- private:
-  friend class internal::ReplicaRun;
-  friend class DistributedVariable;
-  ReplicaContext(const Strategy& strategy, int id, Mesh mesh,
-                 std::shared_ptr<internal::ReplicaRun> run, int index);
-
-  static const PerReplica& as_merged();  // for decltype
-  template <class Fn, size_t... index>
-  static auto call_merged(Fn& fn, const Strategy& strategy,
-                          [[maybe_unused]] absl::Span<const PerReplica> merged,
-                          std::index_sequence<index...>) {
-    return fn(strategy, merged[index]...);
-  }
-  // On an error all tensors carry it; there are as many as arguments, at least one.
-  internal::ReplicaResult merge_raw(const internal::MergeFunction& fn, std::vector<DTensor> args);
-
-  const Strategy& strategy_;
-  const int id_;
-  const Mesh mesh_;
-  const std::shared_ptr<internal::ReplicaRun> run_;
-  const int index_;  // of the local replicas
-};
 
 class Strategy {
  public:
@@ -286,7 +101,7 @@ class Strategy {
       return internal::to_replica_result(
           call_with_parts(fn, replica, parts, std::index_sequence_for<Args...>()));
     };
-    RunResult result = run_raw(options, raw, {DistributedValues(args)...});
+    internal::RunResult result = run_raw(options, raw, {DistributedValues(args)...});
     using Kind = internal::Kind<Result>;
     if constexpr (Kind::kIsStatus) {
       return result.status;
@@ -355,18 +170,12 @@ class Strategy {
       const InputOptions& options) const;
 
  private:
-  friend class internal::ReplicaRun;
   friend class DistributedVariable;
-  friend class ReplicaContext;
   friend StatusOr<Strategy> central_storage_strategy(const Client& client,
                                                      std::vector<int> compute_devices,
                                                      int parameter_device);
   using RawFunction = absl::FunctionRef<internal::ReplicaResult(ReplicaContext& replica,
                                                                 absl::Span<const DTensor> parts)>;
-  struct RunResult {
-    Status status = {};
-    std::vector<PerReplica> values = {};  // at least one
-  };
   explicit Strategy(std::shared_ptr<internal::StrategyState> state) : state_(std::move(state)) {}
 
   static const DTensor& as_argument();  // for decltype
@@ -378,8 +187,8 @@ class Strategy {
   }
   // OK if all replicas hold the same bits of a replicated tensor. Collective.
   Status compare_replicas(const std::string& subject, const DTensor& mirrored) const;
-  RunResult run_raw(const RunOptions& options, RawFunction fn,
-                    std::vector<DistributedValues> args) const;
+  internal::RunResult run_raw(const RunOptions& options, RawFunction fn,
+                              std::vector<DistributedValues> args) const;
 
   std::shared_ptr<internal::StrategyState> state_;
 };

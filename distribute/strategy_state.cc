@@ -4,16 +4,14 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/dtype.h"
 #include "base/exception_status.h"
 #include "base/text.h"
-#include "distribute/replica_run.h"
+#include "distribute/cross_device_ops.h"
 #include "distribute/value_access.h"
 #include "dtensor/device_op.h"
 #include "dtensor/parts.h"
@@ -22,13 +20,11 @@
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
-#include "ops/tape.h"
 
 namespace tessera::distribute::internal {
 namespace {
 
 using tessera::internal::assemble;
-using tessera::internal::part_of;
 
 // A record of an exchange is the size of the text, and as much of it as fits.
 constexpr int64_t kSizeBytes = sizeof(int64_t);
@@ -41,24 +37,19 @@ Status unreadable(const std::string& replica, int64_t num_bytes) {
                    "one Tessera; where they are, report this as a bug of Tessera"));
 }
 
-std::string sub_axis_text(const Mesh& mesh, const SubAxis& axis) {
-  const MeshAxis& whole = mesh.axes()[axis.axis];
-  if (axis.size == whole.size) return whole.name;
-  return absl::StrCat(whole.name, ":(", axis.pre, ")", axis.size);
-}
-
-// A result made from `from`, through which no gradient passes.
-DTensor passed_on(DTensor result, absl::Span<const DTensor> from) {
-  return tessera::internal::without_gradient(
-      std::move(result), from,
-      "gradient: no gradient passes between the replicas of a strategy and tensors outside of "
-      "them; take it in the replica function, with a tape made there, or stop_gradient() what is "
-      "to have none");
-}
-
 bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
 }  // namespace
+
+DTensor failed_on(const Mesh& mesh, Status error) {
+  return tessera::internal::failed_tensor(DType::kFloat32, {}, Layout::replicated(mesh, 0),
+                                          std::move(error));
+}
+
+DTensor tensor_of(const Mesh& mesh, absl::FunctionRef<DTensor()> fn) {
+  const StatusOr<DTensor> tensor = call_guarded<StatusOr<DTensor>>(fn);
+  return tensor.ok() ? *tensor : failed_on(mesh, tensor.status());
+}
 
 StatusOr<std::shared_ptr<StrategyState>> StrategyState::create(
     const Client& client, Mesh mesh, std::vector<std::string> replica_axes, StrategyOptions options,
@@ -83,107 +74,28 @@ StatusOr<std::shared_ptr<StrategyState>> StrategyState::create(
   state->options_ = std::move(options);
   TESSERA_RETURN_IF_ERROR(state->set_axes(replica_axes));
   TESSERA_RETURN_IF_ERROR(state->options_of({}).status());
+  TESSERA_RETURN_IF_ERROR(state->set_call_rows());
   TESSERA_RETURN_IF_ERROR(state->set_replicas());
   return state;
 }
 
-Status StrategyState::set_axes(absl::Span<const std::string> replica_axes) {
-  is_replica_axis_.assign(mesh_.rank(), false);
-  for (const std::string& axis : replica_axes) {
-    TESSERA_ASSIGN_OR_RETURN(const int index, mesh_.axis_index(axis));
-    if (is_replica_axis_[index]) {
-      return absl::InvalidArgumentError(absl::StrCat("replica axis ", axis, " is named twice"));
-    }
-    is_replica_axis_[index] = true;
-  }
-  for (int axis = 0; axis < mesh_.rank(); ++axis) {
-    if (is_replica_axis_[axis]) replica_axes_.push_back(mesh_.axes()[axis].name);
-  }
-  return absl::OkStatus();
-}
-
-std::vector<std::vector<int64_t>> StrategyState::first_coordinates() const {
-  std::vector<std::vector<int64_t>> firsts = {{}};
-  for (int axis = 0; axis < mesh_.rank(); ++axis) {
-    const int64_t size = is_replica_axis_[axis] ? mesh_.axes()[axis].size : 1;
-    std::vector<std::vector<int64_t>> next;
-    for (const std::vector<int64_t>& first : firsts) {
-      for (int64_t i = 0; i < size; ++i) {
-        next.push_back(first);
-        next.back().push_back(i);
-      }
-    }
-    firsts = std::move(next);
-  }
-  return firsts;
-}
-
-StatusOr<Mesh> StrategyState::replica_mesh(absl::Span<const int64_t> coordinates) const {
-  if (static_cast<int>(replica_axes_.size()) == mesh_.rank()) {
-    TESSERA_ASSIGN_OR_RETURN(const int64_t position, mesh_.position(coordinates));
-    TESSERA_ASSIGN_OR_RETURN(const Mesh one,
-                             Mesh::create({{"device", 1}}, {*mesh_.device_at(position)}));
-    return tessera::internal::with_runtime(one, tessera::internal::runtime_of(mesh_));
-  }
-  std::vector<std::pair<std::string, int64_t>> fixed;
-  for (int axis = 0; axis < mesh_.rank(); ++axis) {
-    if (is_replica_axis_[axis]) fixed.emplace_back(mesh_.axes()[axis].name, coordinates[axis]);
-  }
-  return mesh_.slice(fixed);
-}
-
-std::string StrategyState::replica_name(int replica) const {
-  std::set<int> clients;
-  const absl::Span<const int> ids = meshes_[replica].device_ids();
-  for (const int id : ids) clients.insert(client_.devices()[id].client_id);
-  const std::string where = is_of_one_client_
-                                ? ""
-                                : absl::StrCat(clients.size() == 1 ? "client " : "clients ",
-                                               absl::StrJoin(clients, ", "), ", ");
-  return absl::StrCat("replica ", replica, " (", where, ids.size() == 1 ? "device " : "devices ",
-                      absl::StrJoin(ids, ", "), ")");
-}
-
 // Clients exchange calls by their first device.
-Status StrategyState::set_clients() {
-  const absl::Span<const Device> devices = client_.devices();
+Status StrategyState::set_call_rows() {
+  const absl::Span<const Device> devices = client().devices();
   std::map<int, int64_t> first_positions;  // in the mesh, by client
-  for (int64_t position = mesh_.size() - 1; position >= 0; --position) {
-    first_positions[devices[*mesh_.device_at(position)].client_id] = position;
+  for (int64_t position = mesh().size() - 1; position >= 0; --position) {
+    first_positions[devices[*mesh().device_at(position)].client_id] = position;
   }
-  is_of_one_client_ = first_positions.size() == 1;
-  const Mesh& control = options_.cross_device_ops->control_mesh(mesh_);
+  const Mesh& control = options_.cross_device_ops->control_mesh(mesh());
   std::vector<int> ids;
-  for (const auto& [client, position] : first_positions) {
+  for (const auto& [client, position] : first_positions)
     ids.push_back(*control.device_at(position));
-    replicas_of_client_[client] = {};
-  }
   TESSERA_ASSIGN_OR_RETURN(const Mesh clients,
                            Mesh::create({{"client", static_cast<int64_t>(ids.size())}}, ids));
   TESSERA_ASSIGN_OR_RETURN(
       call_rows_, Layout::batch_sharded(tessera::internal::with_runtime(
                                             clients, tessera::internal::runtime_of(control)),
                                         "client", 2));
-  return absl::OkStatus();
-}
-
-Status StrategyState::set_replicas() {
-  const absl::Span<const Device> devices = client_.devices();
-  TESSERA_RETURN_IF_ERROR(set_clients());
-  for (const std::vector<int64_t>& coordinates : first_coordinates()) {
-    const int replica = static_cast<int>(meshes_.size());
-    TESSERA_ASSIGN_OR_RETURN(Mesh mesh, replica_mesh(coordinates));
-    std::vector<int64_t>& positions = positions_.emplace_back();
-    std::set<int> owners;
-    for (const int id : mesh.device_ids()) {
-      positions.push_back(*mesh_.position_of_device(id));
-      owners.insert(devices[id].client_id);
-    }
-    for (const int owner : owners) replicas_of_client_[owner].push_back(replica);
-    if (owners.count(client_.client_id()) > 0) local_.push_back(replica);
-    meshes_.push_back(std::move(mesh));
-    names_.push_back(replica_name(replica));
-  }
   return absl::OkStatus();
 }
 
@@ -209,151 +121,11 @@ StatusOr<CommunicationOptions> StrategyState::options_over(const CommunicationOp
     options.implementation = call.implementation;
   }
   if (!call.name.empty()) options.name = call.name;
-  const DeviceType type = client_.devices()[*mesh_.device_at(0)].type;
+  const DeviceType type = client().devices()[*mesh().device_at(0)].type;
   if (options.implementation == CommunicationImplementation::kNccl && type == DeviceType::kCpu) {
     return absl::FailedPreconditionError("NCCL moves bytes between GPUs, and the devices are CPUs");
   }
   return options;
-}
-
-bool StrategyState::is_replicated(const Layout& layout) const {
-  const auto names_no_replica_axis = [&](absl::Span<const SubAxis> axes) {
-    return std::none_of(axes.begin(), axes.end(),
-                        [&](const SubAxis& axis) { return is_replica_axis_[axis.axis]; });
-  };
-  for (const std::vector<SubAxis>& axes : layout.dim_axes()) {
-    if (!names_no_replica_axis(axes)) return false;
-  }
-  return names_no_replica_axis(layout.partial_axes());
-}
-
-std::vector<std::string> StrategyState::names_of_axes(absl::Span<const SubAxis> axes,
-                                                      bool of_replicas) const {
-  std::vector<std::string> names;
-  for (const SubAxis& axis : axes) {
-    if (is_replica_axis_[axis.axis] == of_replicas) names.push_back(sub_axis_text(mesh_, axis));
-  }
-  return names;
-}
-
-std::optional<StrategyState::PartForm> StrategyState::part_form(const Layout& layout,
-                                                                const Shape& shape,
-                                                                int replica) const {
-  std::vector<DimSharding> dims;
-  for (const std::vector<SubAxis>& axes : layout.dim_axes()) {
-    dims.push_back(names_of_axes(axes, /*of_replicas=*/false));
-  }
-  StatusOr<Layout> inner = Layout::create(meshes_[replica], std::move(dims));
-  if (!inner.ok()) return std::nullopt;
-  const std::vector<std::string> partial =
-      names_of_axes(layout.partial_axes(), /*of_replicas=*/false);
-  if (!partial.empty()) {
-    inner = inner->with_partial(partial, *layout.partial_op());
-    if (!inner.ok()) return std::nullopt;
-  }
-  const absl::Span<const int64_t> positions = positions_[replica];
-  Shape begin(shape.size(), 0);
-  Shape sizes(shape.size(), 0);
-  for (size_t dim = 0; dim < shape.size(); ++dim) {
-    int64_t first = INT64_MAX;
-    int64_t end = INT64_MIN;
-    for (const int64_t position : positions) {
-      const Box box = layout.box(shape, position);
-      if (box.sizes[dim] == 0) continue;
-      first = std::min(first, box.offsets[dim]);
-      end = std::max(end, box.offsets[dim] + box.sizes[dim]);
-    }
-    if (first > end) continue;
-    begin[dim] = first;
-    sizes[dim] = end - first;
-  }
-  for (size_t i = 0; i < positions.size(); ++i) {
-    const Box whole = layout.box(shape, positions[i]);
-    const Box part = inner->box(sizes, static_cast<int64_t>(i));
-    if (whole.sizes != part.sizes) return std::nullopt;
-    if (part.is_empty()) continue;
-    for (size_t dim = 0; dim < shape.size(); ++dim) {
-      if (whole.offsets[dim] != begin[dim] + part.offsets[dim]) return std::nullopt;
-    }
-  }
-  return PartForm{*std::move(inner), std::move(sizes)};
-}
-
-StatusOr<Layout> StrategyState::separated(const Layout& layout) const {
-  std::vector<DimSharding> dims;
-  for (const std::vector<SubAxis>& axes : layout.dim_axes()) {
-    DimSharding of_replicas = names_of_axes(axes, /*of_replicas=*/true);
-    dims.push_back(of_replicas.empty() ? names_of_axes(axes, false) : std::move(of_replicas));
-  }
-  TESSERA_ASSIGN_OR_RETURN(Layout result, Layout::create(mesh_, std::move(dims)));
-  if (!layout.is_partial()) return result;
-  std::vector<std::string> partial = names_of_axes(layout.partial_axes(), true);
-  if (partial.empty()) return result;
-  return result.with_partial(std::move(partial), *layout.partial_op());
-}
-
-StatusOr<std::vector<DTensor>> StrategyState::parts_of(const DistributedValues& value) const {
-  if (const PerReplica* const per_replica = value.per_replica(); per_replica != nullptr) {
-    const ValueAccess::Rep& rep = ValueAccess::rep(*per_replica);
-    if (rep.strategy->num_replicas() != num_replicas()) {
-      return absl::InvalidArgumentError(absl::StrCat("a value of ", rep.strategy->num_replicas(),
-                                                     " replicas is given to a strategy of ",
-                                                     num_replicas()));
-    }
-    if (rep.strategy.get() != this &&
-        (rep.strategy->mesh_ != mesh_ || rep.strategy->replica_axes_ != replica_axes_)) {
-      return absl::InvalidArgumentError(absl::StrCat("a value of a strategy on ",
-                                                     rep.strategy->mesh_.to_string(),
-                                                     " is given to one on ", mesh_.to_string()));
-    }
-    TESSERA_RETURN_IF_ERROR(rep.error);
-    return rep.tensors;
-  }
-  const DTensor& tensor = *value.tensor();
-  TESSERA_RETURN_IF_ERROR(tessera::internal::facts_of(tensor).error);
-  if (tensor.layout().mesh() != mesh_) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor on ", tensor.layout().mesh().to_string(),
-                     " is given to a strategy on ", mesh_.to_string(), "; relayout() it"));
-  }
-  // Looks at all replicas, so that all clients decide alike.
-  DTensor source = tensor;
-  std::vector<std::optional<PartForm>> forms;
-  const auto find_forms = [&] {
-    forms.clear();
-    for (int replica = 0; replica < num_replicas(); ++replica) {
-      forms.push_back(part_form(source.layout(), source.shape(), replica));
-      if (!forms.back().has_value()) return false;
-    }
-    return true;
-  };
-  if (!find_forms()) {
-    TESSERA_ASSIGN_OR_RETURN(const Layout layout, separated(tensor.layout()));
-    source = relayout(tensor, layout);
-    if (!find_forms())
-      return absl::InternalError(absl::StrCat("layout ", source.layout().to_string(),
-                                              " gives a replica no box of its own; report this "
-                                              "as a bug of Tessera, with the layout ",
-                                              tensor.layout().to_string(), " of the tensor"));
-  }
-  std::vector<DTensor> parts;
-  for (const int replica : local_) {
-    parts.push_back(
-        passed_on(part_of(source, forms[replica]->layout, forms[replica]->shape), {source}));
-  }
-  return parts;
-}
-
-DTensor StrategyState::on_replica(const DTensor& tensor, int replica) const {
-  if (!tessera::internal::facts_of(tensor).error.ok()) return tensor;
-  const Mesh& mesh = tensor.layout().mesh();
-  if (mesh == meshes_[replica]) return tensor;
-  if (mesh == mesh_) {
-    const std::optional<PartForm> form = part_form(tensor.layout(), tensor.shape(), replica);
-    if (form.has_value()) return passed_on(part_of(tensor, form->layout, form->shape), {tensor});
-  }
-  return relayout(tensor,
-                  Layout::replicated(meshes_[replica], static_cast<int>(tensor.shape().size())));
 }
 
 Call StrategyState::call_of(const std::string& text, absl::Span<const DTensor> tensors) {
@@ -370,17 +142,17 @@ Call StrategyState::call_of(const std::string& text, absl::Span<const DTensor> t
 // are as large: a program makes the same calls again and again.
 StatusOr<std::vector<Call>> StrategyState::exchange(std::vector<Call> local,
                                                     const CommunicationOptions& options) const {
-  if (is_of_one_client_) return local;
+  if (is_of_one_client()) return local;
   if (options.timeout.has_value()) {
     TESSERA_RETURN_IF_ERROR(call_rows_->mesh().barrier("calls of replicas", *options.timeout));
   }
   std::vector<std::string> texts;
   for (const Call& call : local) texts.push_back(encode_call(call));
   size_t num_records = 0;  // of each client
-  for (const auto& [client, replicas] : replicas_of_client_) {
+  for (const auto& [client, replicas] : replicas_of_client()) {
     num_records = std::max(num_records, replicas.size());
   }
-  const auto num_clients = static_cast<int64_t>(replicas_of_client_.size());
+  const auto num_clients = static_cast<int64_t>(replicas_of_client().size());
   const auto exchange_bytes = [&](int64_t bytes) -> StatusOr<HostTensor<uint8_t>> {
     const auto fill = [&](const Box&, absl::Span<uint8_t> out) {
       std::fill(out.begin(), out.end(), uint8_t{0});
@@ -416,11 +188,11 @@ StatusOr<std::vector<Call>> StrategyState::exchange(std::vector<Call> local,
   std::vector<Call> calls(num_replicas());
   std::vector<bool> has_call(num_replicas(), false);
   int64_t first = 0;
-  for (const auto& [client, replicas] : replicas_of_client_) {
+  for (const auto& [client, replicas] : replicas_of_client()) {
     for (size_t i = 0; i < replicas.size(); ++i) {
       const absl::string_view text = record_at(first + static_cast<int64_t>(i));
       std::optional<Call> call = decode_call(text);
-      if (!call.has_value()) return unreadable(names_[replicas[i]], int64_t(text.size()));
+      if (!call.has_value()) return unreadable(names()[replicas[i]], int64_t(text.size()));
       // Where several clients have a replica, the first of them counts, or the first with an error.
       Call& known = calls[replicas[i]];
       if (has_call[replicas[i]]) {
@@ -448,45 +220,19 @@ StatusOr<std::vector<Call>> StrategyState::agree(const std::string& text,
   std::vector<Call> local;
   for (const DTensor& part : parts) local.push_back(call_of(named, {part}));
   TESSERA_ASSIGN_OR_RETURN(std::vector<Call> calls, exchange(std::move(local), options));
-  TESSERA_RETURN_IF_ERROR(check_calls(calls, names_, freedom));
+  TESSERA_RETURN_IF_ERROR(check_calls(calls, names(), freedom));
   return calls;
 }
 
 StatusOr<std::vector<DTensor>> StrategyState::alike(std::vector<DTensor> parts,
                                                     absl::Span<const Call> calls, int index) const {
   for (size_t i = 0; i < parts.size(); ++i) {
-    const Mesh& mesh = meshes_[local_[i]];
+    const Mesh& mesh = mesh_of(local_replicas()[i]);
     TESSERA_ASSIGN_OR_RETURN(Layout layout, Layout::parse(mesh, calls[0].tensors[index].layout));
     layout = layout.without_partial();
     if (parts[i].layout() != layout) parts[i] = relayout(parts[i], layout);
   }
   return parts;
-}
-
-StatusOr<Layout> StrategyState::on_whole_mesh(const Layout& layout) const {
-  std::vector<DimSharding> dims(layout.dims().begin(), layout.dims().end());
-  if (replica_axes_.size() == static_cast<size_t>(mesh_.rank())) {
-    for (DimSharding& dim : dims) dim.clear();
-  }
-  return Layout::create(mesh_, std::move(dims));
-}
-
-StatusOr<DTensor> StrategyState::whole_of_terms(absl::Span<const DTensor> parts,
-                                                ReduceOp op) const {
-  TESSERA_ASSIGN_OR_RETURN(const Layout whole, on_whole_mesh(parts[0].layout()));
-  TESSERA_ASSIGN_OR_RETURN(const Layout partial, whole.with_partial(replica_axes_, op));
-  return passed_on(assemble(parts, parts[0].dtype(), partial, parts[0].shape()), parts);
-}
-
-StatusOr<DTensor> StrategyState::whole_of_pieces(absl::Span<const DTensor> parts, int64_t dim,
-                                                 int64_t size) const {
-  TESSERA_ASSIGN_OR_RETURN(const Layout whole, on_whole_mesh(parts[0].layout()));
-  std::vector<DimSharding> dims(whole.dims().begin(), whole.dims().end());
-  dims[dim] = replica_axes_;
-  TESSERA_ASSIGN_OR_RETURN(const Layout split, Layout::create(mesh_, std::move(dims)));
-  Shape shape = parts[0].shape();
-  shape[dim] = size;
-  return passed_on(assemble(parts, parts[0].dtype(), split, shape), parts);
 }
 
 StatusOr<DTensor> StrategyState::reduce_across(ReduceOp op, const PerReplica& value,
@@ -565,12 +311,12 @@ StatusOr<DTensor> StrategyState::reduce_dims(ReduceOp op, std::vector<DTensor> p
         part = dtype == DType::kBool ? ops::all(part, reduced) : ops::min(part, reduced);
         break;
     }
-    part = relayout(part, Layout::replicated(meshes_[local_[i]], rank));
+    part = relayout(part, Layout::replicated(mesh_of(local_replicas()[i]), rank));
   }
   const ReduceOp across = op == ReduceOp::kAvg ? ReduceOp::kSum : op;
   const PerReplica value = ValueAccess::make(shared_from_this(), std::move(parts));
   TESSERA_ASSIGN_OR_RETURN(DTensor result,
-                           reduce_across(across, value, Layout::replicated(mesh_, rank), options));
+                           reduce_across(across, value, Layout::replicated(mesh(), rank), options));
   if (op == ReduceOp::kAvg) result = ops::div(result, count);
   return is_half(dtype) ? ops::cast(result, dtype) : result;
 }
@@ -586,7 +332,7 @@ StatusOr<DTensor> StrategyState::gather_parts(std::vector<DTensor> parts,
   }
   const int rank = static_cast<int>(parts[0].shape().size());
   for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i] = relayout(parts[i], Layout::replicated(meshes_[local_[i]], rank));
+    parts[i] = relayout(parts[i], Layout::replicated(mesh_of(local_replicas()[i]), rank));
     if (is_even) continue;
     std::vector<int64_t> none(rank, 0);
     std::vector<int64_t> high(rank, 0);
@@ -595,7 +341,7 @@ StatusOr<DTensor> StrategyState::gather_parts(std::vector<DTensor> parts,
   }
   TESSERA_ASSIGN_OR_RETURN(const DTensor pieces,
                            whole_of_pieces(parts, dim, largest * num_replicas()));
-  DTensor padded = relayout(pieces, Layout::replicated(mesh_, rank));
+  DTensor padded = relayout(pieces, Layout::replicated(mesh(), rank));
   if (is_even) return padded;
   std::vector<DTensor> kept;
   for (int replica = 0; replica < num_replicas(); ++replica) {
@@ -611,10 +357,10 @@ StatusOr<DTensor> StrategyState::gather_parts(std::vector<DTensor> parts,
 StatusOr<DTensor> StrategyState::from_first(const DTensor& part, DType dtype,
                                             const Shape& shape) const {
   const int rank = static_cast<int>(shape.size());
-  TESSERA_ASSIGN_OR_RETURN(const Layout first, Layout::replicated(meshes_[0], rank));
-  const bool is_here = !local_.empty() && local_[0] == 0;
+  TESSERA_ASSIGN_OR_RETURN(const Layout first, Layout::replicated(mesh_of(0), rank));
+  const bool is_here = !local_replicas().empty() && local_replicas()[0] == 0;
   const DTensor source = is_here ? relayout(part, first) : assemble({}, dtype, first, shape);
-  return relayout(source, Layout::replicated(mesh_, rank));
+  return relayout(source, Layout::replicated(mesh(), rank));
 }
 
 bool StrategyState::is_in_replica() const {
@@ -629,7 +375,7 @@ Status StrategyState::check_not_in_replica(const char* call, const char* counter
       counterpart));
 }
 
-void StrategyState::push_run(const ReplicaRun* run) {
+void StrategyState::push_run(const RunningFunctions* run) {
   std::lock_guard<std::mutex> lock(runs_mutex_);
   runs_.push_back(run);
 }

@@ -17,7 +17,7 @@
 namespace tessera::distribute {
 
 struct PerReplica::Rep {
-  std::shared_ptr<const internal::StrategyState> strategy;
+  std::shared_ptr<const internal::Replicas> replicas;
   // The tensors of the local replicas; none where there is an error.
   std::vector<DTensor> tensors;
   Status error;
@@ -32,20 +32,19 @@ namespace internal {
 struct ValueAccess {
   using Rep = PerReplica::Rep;
 
-  static PerReplica make(std::shared_ptr<const StrategyState> strategy,
-                         std::vector<DTensor> tensors) {
-    return make(std::move(strategy), std::move(tensors), absl::OkStatus());
+  static PerReplica make(std::shared_ptr<const Replicas> replicas, std::vector<DTensor> tensors) {
+    return make(std::move(replicas), std::move(tensors), absl::OkStatus());
   }
-  static PerReplica failed(std::shared_ptr<const StrategyState> strategy, Status error) {
-    return make(std::move(strategy), {}, std::move(error));
+  static PerReplica failed(std::shared_ptr<const Replicas> replicas, Status error) {
+    return make(std::move(replicas), {}, std::move(error));
   }
   static const PerReplica::Rep& rep(const PerReplica& value) { return *value.rep_; }
 
  private:
-  static PerReplica make(std::shared_ptr<const StrategyState> strategy,
-                         std::vector<DTensor> tensors, Status error) {
+  static PerReplica make(std::shared_ptr<const Replicas> replicas, std::vector<DTensor> tensors,
+                         Status error) {
     auto rep = std::make_shared<PerReplica::Rep>();
-    rep->strategy = std::move(strategy);
+    rep->replicas = std::move(replicas);
     rep->tensors = std::move(tensors);
     rep->error = std::move(error);
     return PerReplica(std::move(rep));

@@ -11,6 +11,7 @@
 #ifndef TESSERA_DISTRIBUTE_VALUES_H_
 #define TESSERA_DISTRIBUTE_VALUES_H_
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -23,7 +24,7 @@
 namespace tessera::distribute {
 
 namespace internal {
-class StrategyState;
+class Replicas;
 struct ValueAccess;
 }  // namespace internal
 
@@ -65,6 +66,14 @@ class DistributedValues {
 
  private:
   std::variant<PerReplica, DTensor> value_;
+};
+
+// A step of a data set for all replicas.
+struct DistributedBatch {
+  std::vector<DistributedValues> values = {};  // by tensor of an element
+  int64_t size = 0;                            // elements, of all replicas
+  // kData: the step of its epoch (IteratorState::step); else counted from the first step.
+  int64_t step = 0;
 };
 
 // The replica that a value is asked for.

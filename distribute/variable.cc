@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "distribute/variable.h"
 
+#include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/stable_hash.h"
 #include "base/text.h"
+#include "distribute/call.h"
 #include "distribute/replica_run.h"
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
-#include "distribute/variable_state.h"
 #include "dtensor/device_op.h"
+#include "dtensor/parts.h"
 #include "dtensor/relayout.h"
 #include "ops/pointwise.h"
 #include "ops/tape.h"
@@ -19,7 +23,9 @@
 namespace tessera::distribute {
 namespace {
 
+using internal::Call;
 using internal::StrategyState;
+using internal::tensor_of;
 
 constexpr const char* kCalls[] = {"assign", "assign_add", "assign_sub"};
 
@@ -44,7 +50,57 @@ DTensor zeros_like(const DTensor& x) {
                                       : ops::cast(ops::not_equal(x, x), x.dtype());
 }
 
+// A hash of 128 bits of each local device's shard.
+StatusOr<std::string> fingerprint(const DTensor& tensor) {
+  std::string text;
+  for (int i = 0; i < tensor.num_local_shards(); ++i) {
+    TESSERA_ASSIGN_OR_RETURN(const tessera::internal::RawShard shard,
+                             tessera::internal::raw_shard(tensor, i));
+    const absl::string_view bytes(reinterpret_cast<const char*>(shard.data),
+                                  static_cast<size_t>(num_bytes(shard.box.sizes, tensor.dtype())));
+    absl::StrAppend(&text, absl::Hex(stable_hash(bytes, 1), absl::kZeroPad16),
+                    absl::Hex(stable_hash(bytes, 2), absl::kZeroPad16));
+  }
+  return text;
+}
+
+// InvalidArgument for a number that stands for no enumerator.
+Status check_enumerators(const VariableOptions& options) {
+  const auto check = [](const char* type, auto value, auto last, const char* names) {
+    if (value <= last) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(type, "(", static_cast<int>(value), ") is not an enumerator; use ", names));
+  };
+  TESSERA_RETURN_IF_ERROR(check("VariableSynchronization", options.synchronization,
+                                VariableSynchronization::kOnRead, "kAuto, kOnWrite or kOnRead"));
+  TESSERA_RETURN_IF_ERROR(
+      check("Trainable", options.trainable, Trainable::kNo, "kAuto, kYes or kNo"));
+  TESSERA_RETURN_IF_ERROR(check("InitialValue", options.initial, InitialValue::kFromFirstReplica,
+                                "kAgree or kFromFirstReplica"));
+  return check("VariableAggregation", options.aggregation, VariableAggregation::kOnlyFirstReplica,
+               "kNone, kSum, kMean or kOnlyFirstReplica");
+}
+
 }  // namespace
+
+struct DistributedVariable::State {
+  const Strategy strategy;
+  const std::string name;
+  const DType dtype;
+  const Shape shape;
+  const VariableOptions options;
+  // For kOnWrite, on the parameter mesh.
+  Variable variable;
+  // For kOnRead, by local replica.
+  std::vector<DTensor> components = {};
+  // Guards the components, from the read of a call that changes them to its write.
+  std::unique_ptr<std::mutex> changing = std::make_unique<std::mutex>();
+
+  std::vector<DTensor> all_components() const {
+    std::lock_guard<std::mutex> lock(*changing);
+    return components;
+  }
+};
 
 const std::string& DistributedVariable::name() const { return state_->name; }
 DType DistributedVariable::dtype() const { return state_->dtype; }
@@ -173,7 +229,7 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
   }
   const auto change_once =
       [&](const std::vector<std::vector<DTensor>>& args,
-          absl::Span<const internal::Call> calls) -> StatusOr<internal::ReplicaRun::Results> {
+          absl::Span<const Call> calls) -> StatusOr<internal::ReplicaRun::Results> {
     std::vector<DTensor> parts;
     for (const std::vector<DTensor>& each : args) parts.push_back(each[0]);
     DTensor whole = parts[0];
@@ -202,6 +258,151 @@ Status DistributedVariable::assign_add(ReplicaContext& replica, const DTensor& d
 }
 Status DistributedVariable::assign_sub(ReplicaContext& replica, const DTensor& delta) {
   return change(replica, Change::kSub, delta);
+}
+
+// Strategy: the calls that make and change variables.
+
+Status Strategy::update(
+    DistributedVariable& variable,
+    absl::FunctionRef<DTensor(const DTensor& value, absl::Span<const DTensor> args)> fn,
+    absl::Span<const DistributedValues> args) const {
+  TESSERA_RETURN_IF_ERROR(state_->check_not_in_replica("update()", "merge_call()"));
+  TESSERA_RETURN_IF_ERROR(variable.check_strategy(*this));
+  if (variable.options().synchronization == VariableSynchronization::kOnRead) {
+    std::vector<std::vector<DTensor>> by_replica(local_replicas().size());
+    for (const DistributedValues& arg : args) {
+      TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state_->parts_of(arg));
+      for (size_t i = 0; i < parts.size(); ++i) by_replica[i].push_back(parts[i]);
+    }
+    // All or none.
+    const std::vector<DTensor> components = variable.state_->all_components();
+    std::vector<DTensor> changed;
+    for (size_t i = 0; i < by_replica.size(); ++i) {
+      const DTensor value = tensor_of(mesh(), [&] { return fn(components[i], by_replica[i]); });
+      TESSERA_RETURN_IF_ERROR(variable.check_value("update", value));
+      changed.push_back(state_->on_replica(stop_gradient(value), local_replicas()[i]));
+    }
+    std::lock_guard<std::mutex> lock(*variable.state_->changing);
+    variable.state_->components = std::move(changed);
+    return absl::OkStatus();
+  }
+  std::vector<DTensor> tensors;
+  for (size_t k = 0; k < args.size(); ++k) {
+    const DTensor* const tensor = args[k].tensor();
+    if (tensor == nullptr ||
+        (tensor->layout().mesh() == mesh() && !state_->is_replicated(tensor->layout()))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("update of variable ", quoted(variable.name()), ": argument ", k,
+                       " has a value for each replica, with which the replicas of the variable "
+                       "would differ; reduce() it first"));
+    }
+    // To where the variable is, which a central storage has apart.
+    const bool is_there = tensor->layout().mesh() == parameter_mesh();
+    const int rank = static_cast<int>(tensor->shape().size());
+    tensors.push_back(is_there ? *tensor
+                               : relayout(*tensor, Layout::replicated(parameter_mesh(), rank)));
+  }
+  return variable.assign(
+      tensor_of(parameter_mesh(), [&] { return fn(variable.value(), tensors); }));
+}
+
+StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initial,
+                                                 const VariableOptions& options) const {
+  TESSERA_RETURN_IF_ERROR(state_->check_not_in_replica("variable()", "it outside of run()"));
+  if (name.empty()) {
+    return absl::InvalidArgumentError(
+        "variable(): a variable needs a name, for messages and calls");
+  }
+  TESSERA_RETURN_IF_ERROR(with_context(initial.status(), absl::StrCat("variable ", quoted(name))));
+  VariableOptions policy = options;
+  TESSERA_RETURN_IF_ERROR(
+      with_context(check_enumerators(policy), absl::StrCat("variable ", quoted(name))));
+  if (policy.synchronization == VariableSynchronization::kNone) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("variable ", quoted(name),
+                     ": kNone is not a synchronization of a strategy; use kOnWrite or kOnRead"));
+  }
+  if (policy.synchronization == VariableSynchronization::kAuto) {
+    policy.synchronization = VariableSynchronization::kOnWrite;
+  }
+  const bool is_on_read = policy.synchronization == VariableSynchronization::kOnRead;
+  if (policy.trainable == Trainable::kAuto) {
+    policy.trainable = is_on_read ? Trainable::kNo : Trainable::kYes;
+  }
+  const Status aggregated = policy.aggregation == VariableAggregation::kSum
+                                ? validate_reduction(ReduceOp::kSum, initial.dtype())
+                            : policy.aggregation == VariableAggregation::kMean
+                                ? validate_reduction(ReduceOp::kAvg, initial.dtype())
+                                : absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(with_context(aggregated, absl::StrCat("variable ", quoted(name))));
+  const int rank = static_cast<int>(initial.shape().size());
+  DTensor mirrored = relayout(initial, Layout::replicated(mesh(), rank));
+  if (policy.initial == InitialValue::kFromFirstReplica) {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state_->parts_of(mirrored));
+    TESSERA_ASSIGN_OR_RETURN(mirrored, state_->from_first(parts.empty() ? mirrored : parts[0],
+                                                          initial.dtype(), initial.shape()));
+  }
+  // Partial or split initial values keep the layout of their other axes.
+  StatusOr<Layout> own =
+      state_->is_replicated(initial.layout()) && initial.layout().mesh() == mesh()
+          ? initial.layout().without_partial()
+          : mirrored.layout();
+  if (parameter_mesh() != mesh()) own = Layout::replicated(parameter_mesh(), rank);
+  auto state = std::make_shared<DistributedVariable::State>(DistributedVariable::State{
+      *this, name, initial.dtype(), initial.shape(), policy,
+      is_on_read ? Variable(name, internal::failed_on(
+                                      mesh(), absl::FailedPreconditionError(absl::StrCat(
+                                                  "variable ", quoted(name),
+                                                  " has a component for each replica; it is not a "
+                                                  "variable of an optimizer"))))
+                 : Variable(name, relayout(mirrored, own))});
+  DistributedVariable variable(std::move(state));
+  tessera::internal::guard_assignments(
+      variable.variable(), [strategy = state_, name](const char* call) -> Status {
+        if (!strategy->is_in_replica()) return absl::OkStatus();
+        return strategy->check_not_in_replica(
+            absl::StrCat(call, " of variable ", quoted(name)).c_str(),
+            "the method with the context, or an optimizer outside of run()");
+      });
+  if (policy.initial == InitialValue::kAgree && !state_->is_of_one_client()) {
+    TESSERA_RETURN_IF_ERROR(
+        compare_replicas(absl::StrCat("the initial value of variable ", quoted(name)), mirrored));
+  }
+  if (is_on_read)
+    TESSERA_RETURN_IF_ERROR(variable.change(DistributedVariable::Change::kAssign, mirrored));
+  return variable;
+}
+
+StatusOr<DistributedVariable> Strategy::variable_like(const DistributedVariable& like,
+                                                      std::string name, DTensor initial) const {
+  TESSERA_RETURN_IF_ERROR(like.check_strategy(*this));
+  return variable(std::move(name), std::move(initial), like.options());
+}
+
+Status Strategy::compare_replicas(const std::string& subject, const DTensor& mirrored) const {
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state_->parts_of(mirrored));
+  std::vector<Call> local;
+  for (const DTensor& part : parts) {
+    StatusOr<std::string> bits = fingerprint(part);
+    Call& call = local.emplace_back(Call{.text = subject});
+    if (bits.ok()) call.value = *std::move(bits);
+    if (!bits.ok()) call.error = bits.status();
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Call> calls,
+                           state_->exchange(std::move(local), state_->options().communication));
+  return internal::check_calls(calls, state_->names(), {});
+}
+
+Status Strategy::check_replicas(const DistributedVariable& variable) const {
+  TESSERA_RETURN_IF_ERROR(state_->check_not_in_replica("check_replicas()", "it outside of run()"));
+  TESSERA_RETURN_IF_ERROR(variable.check_strategy(*this));
+  if (variable.options().synchronization == VariableSynchronization::kOnRead ||
+      parameter_mesh() != mesh()) {
+    return absl::OkStatus();
+  }
+  const Status same =
+      compare_replicas(absl::StrCat("variable ", quoted(variable.name())), variable.value());
+  return absl::IsInvalidArgument(same) ? absl::InternalError(same.message()) : same;
 }
 
 }  // namespace tessera::distribute

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Replicas: what a strategy is: its mesh, its replicas, and where each of them is. Internal to
+// distribute/.
+//
+// Values of replicas come in two forms, between which this class moves without a copy: parts, a
+// tensor for each local replica on the mesh of that replica; and one tensor over the whole mesh.
+//
+//   PerReplica                    parts
+//   parts -> whole                the same memory, partial or split along the replica axes; then a
+//                                 relayout is what the call computes
+//   whole, any layout -> parts    the same memory, where each replica has a box of it
+#ifndef TESSERA_DISTRIBUTE_REPLICAS_H_
+#define TESSERA_DISTRIBUTE_REPLICAS_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/reduce_op.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "distribute/values.h"
+#include "dtensor/client.h"
+#include "dtensor/dtensor.h"
+#include "layout/layout.h"
+#include "mesh/mesh.h"
+
+namespace tessera::distribute::internal {
+
+class Replicas {
+ public:
+  Replicas(const Replicas&) = delete;
+  Replicas& operator=(const Replicas&) = delete;
+
+  const Client& client() const { return client_; }
+  const Mesh& mesh() const { return mesh_; }
+  int num_replicas() const { return static_cast<int>(names_.size()); }
+  absl::Span<const int> local_replicas() const { return local_; }
+  absl::Span<const std::string> replica_axes() const { return replica_axes_; }
+  // "replica 1 (device 3)", or "replica 1 (client 1, device 3)" where there are several clients.
+  absl::Span<const std::string> names() const { return names_; }
+  const Mesh& mesh_of(int replica) const { return meshes_[replica]; }
+  bool is_of_one_client() const { return is_of_one_client_; }
+
+  // The parts of a value; InvalidArgument for a tensor on another mesh.
+  StatusOr<std::vector<DTensor>> parts_of(const DistributedValues& value) const;
+  // The part of a replica of a tensor that its function made: on the replica's mesh, on the
+  // strategy's mesh, or on any other of this client.
+  DTensor on_replica(const DTensor& tensor, int replica) const;
+  // Whether all replicas hold equal parts of a tensor of this layout.
+  bool is_replicated(const Layout& layout) const;
+  // For parts of equal shapes and layouts: the tensor of which they are the terms, or the pieces
+  // along `dim`.
+  StatusOr<DTensor> whole_of_terms(absl::Span<const DTensor> parts, ReduceOp op) const;
+  StatusOr<DTensor> whole_of_pieces(absl::Span<const DTensor> parts, int64_t dim,
+                                    int64_t size) const;
+  // A layout of a replica's mesh on the whole mesh, replicated along the replica axes.
+  StatusOr<Layout> on_whole_mesh(const Layout& layout) const;
+
+ protected:
+  Replicas(const Client& client, Mesh mesh) : client_(client), mesh_(std::move(mesh)) {}
+  ~Replicas() = default;
+
+  // The rest of construction, in this order.
+  Status set_axes(absl::Span<const std::string> replica_axes);
+  Status set_replicas();
+  // The clients that have replicas, ascending, with their replicas.
+  const std::map<int, std::vector<int>>& replicas_of_client() const { return replicas_of_client_; }
+
+ private:
+  void set_clients();
+  // The coordinates of the first device of each replica, row-major.
+  std::vector<std::vector<int64_t>> first_coordinates() const;
+  // The mesh of the replica whose devices are at these positions.
+  StatusOr<Mesh> replica_mesh(absl::Span<const int64_t> coordinates) const;
+  std::string replica_name(int replica) const;
+
+  struct PartForm {
+    Layout layout;
+    Shape shape;
+  };
+  // The part of a tensor that a replica has; nothing where that is no box.
+  std::optional<PartForm> part_form(const Layout& layout, const Shape& shape, int replica) const;
+  // The layout in which a dim split by a replica axis is split by replica axes alone.
+  StatusOr<Layout> separated(const Layout& layout) const;
+  std::vector<std::string> names_of_axes(absl::Span<const SubAxis> axes, bool of_replicas) const;
+
+  const Client client_;
+  const Mesh mesh_;
+  std::vector<std::string> replica_axes_;  // in the order of the mesh
+  std::vector<bool> is_replica_axis_;
+  std::vector<Mesh> meshes_;                     // by replica
+  std::vector<std::vector<int64_t>> positions_;  // in the mesh, by replica
+  std::vector<std::string> names_;
+  std::vector<int> local_;
+  bool is_of_one_client_ = true;
+  std::map<int, std::vector<int>> replicas_of_client_;  // replicas with devices of the client
+};
+
+}  // namespace tessera::distribute::internal
+
+#endif  // TESSERA_DISTRIBUTE_REPLICAS_H_
