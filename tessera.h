@@ -25,10 +25,10 @@
 //                                            how far they are read: input/progress.h,
 //                                            in namespace tessera::input
 //   to run functions on workers, with        servers/cluster_coordinator.h, servers/server.h,
-//   variables on parameter servers           servers/function_registry.h, input/input_context.h,
+//   variables on parameter servers           servers/function_registry.h, servers/worker_context.h,
 //                                            servers/remote_dataset.h, servers/remote_variable.h,
-//                                            servers/partitioner.h, in namespace
-//                                            tessera::distribute
+//                                            servers/partitioner.h, input/input_context.h, in
+//                                            namespace tessera::distribute
 //   to think in replicas                     distribute/strategy.h, distribute/options.h,
 //                                            distribute/replica_context.h, distribute/variable.h,
 //                                            distribute/values.h, distribute/dataset.h,
@@ -99,6 +99,7 @@
 #include "servers/remote_dataset.h"
 #include "servers/remote_variable.h"
 #include "servers/server.h"
+#include "servers/worker_context.h"
 #include "visualize/plan_flow.h"
 #include "visualize/visualize.h"
 

@@ -27,9 +27,7 @@
 
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -40,74 +38,12 @@
 #include "dtensor/dtensor.h"
 #include "input/dataset.h"
 #include "input/input_context.h"
-#include "input/loader.h"
-#include "mesh/mesh.h"
-#include "servers/push_ledger.h"
 #include "servers/remote_dataset.h"
 #include "servers/remote_variable.h"
 
 namespace tessera::distribute {
 
-namespace internal {
-
-class ParameterServers;
-class WorkerDatasets;
-class WorkerRunner;
-
-// A push that waits until its function has returned OK.
-struct PendingPush {
-  PushKind kind;
-  RemoteVariable variable;
-  tessera::internal::RawShard value;  // the whole tensor
-};
-
-}  // namespace internal
-
-// Argument of a registered function; lives as long as its call. Used by one thread at a time.
-class WorkerContext {
- public:
-  WorkerContext(const WorkerContext&) = delete;
-  WorkerContext& operator=(const WorkerContext&) = delete;
-
-  int worker_index() const { return worker_; }
-  int attempt() const { return attempt_; }  // at this closure, from 1
-  // {device=n}, the devices of this worker: $TESSERA_LOCAL_DEVICES CPU devices, 1 by default.
-  const Mesh& mesh() const { return mesh_; }
-
-  // The value, replicated over mesh(). It includes the pushes of all closures that are done, and
-  // none of this call. Pulls of one shard are atomic; of several they are not. A tensor that
-  // carries Unavailable where a parameter server does not answer.
-  DTensor pull(const RemoteVariable& variable);
-  // Adds `delta` to the variable, or replaces its value, once this function has returned OK.
-  // InvalidArgument for another dtype or shape, and for push_add of bool. `delta` may have any
-  // layout; partial terms are reduced.
-  Status push_add(const RemoteVariable& variable, const DTensor& delta);
-  Status push(const RemoteVariable& variable, const DTensor& value);
-
-  // The next batch of this worker, split along dim 0 over the devices of mesh(); nothing at the
-  // end, as often as asked. Reads from where the last call of this worker that counts has ended.
-  // InvalidArgument for a data set that is not an argument of this call. An error of the data set
-  // names its element; further calls return it too, and the position stays before it.
-  StatusOr<std::optional<input::Batch>> next(const RemoteDataset& dataset);
-
- private:
-  friend class internal::WorkerRunner;
-  WorkerContext(int worker, int attempt, Mesh mesh, internal::ParameterServers& servers,
-                internal::WorkerDatasets& datasets)
-      : worker_(worker),
-        attempt_(attempt),
-        mesh_(std::move(mesh)),
-        servers_(servers),
-        datasets_(datasets) {}
-  Status add_push(PushKind kind, const RemoteVariable& variable, const DTensor& value);
-
-  const int worker_;
-  const int attempt_;
-  const Mesh mesh_;
-  internal::ParameterServers& servers_;
-  internal::WorkerDatasets& datasets_;
-  std::vector<internal::PendingPush> pushes_;
-};
+class WorkerContext;  // worker_context.h
 
 using Argument = std::variant<HostArray, RemoteVariable, RemoteDataset>;
 

@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "base/host_array.h"
 #include "base/status.h"
-#include "servers/function_registry.h"
+#include "servers/pending_push.h"
 #include "servers/push_ledger.h"
 #include "servers/remote_variable.h"
 #include "servers/task_client.h"

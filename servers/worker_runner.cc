@@ -16,6 +16,7 @@
 #include "servers/outcome.h"
 #include "servers/remote_dataset.h"
 #include "servers/wire.h"
+#include "servers/worker_context.h"
 
 namespace tessera::distribute::internal {
 namespace {

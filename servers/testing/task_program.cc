@@ -38,6 +38,7 @@
 #include "servers/function_registry.h"
 #include "servers/remote_dataset.h"
 #include "servers/server.h"
+#include "servers/worker_context.h"
 
 namespace tessera::distribute {
 namespace {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WorkerContext: what a function of a FunctionRegistry knows of its worker, and how it reaches
+// variables and per-worker data sets.
+//
+//   const DTensor value = context.pull(variable);
+//   TESSERA_RETURN_IF_ERROR(context.push_add(variable, gradient_of(value)));
+#ifndef TESSERA_SERVERS_WORKER_CONTEXT_H_
+#define TESSERA_SERVERS_WORKER_CONTEXT_H_
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "dtensor/dtensor.h"
+#include "input/loader.h"
+#include "mesh/mesh.h"
+#include "servers/pending_push.h"
+#include "servers/push_ledger.h"
+#include "servers/remote_dataset.h"
+#include "servers/remote_variable.h"
+
+namespace tessera::distribute {
+
+namespace internal {
+class ParameterServers;
+class WorkerDatasets;
+class WorkerRunner;
+}  // namespace internal
+
+// Argument of a registered function; lives as long as its call. Used by one thread at a time.
+class WorkerContext {
+ public:
+  WorkerContext(const WorkerContext&) = delete;
+  WorkerContext& operator=(const WorkerContext&) = delete;
+
+  int worker_index() const { return worker_; }
+  int attempt() const { return attempt_; }  // at this closure, from 1
+  // {device=n}, the devices of this worker: $TESSERA_LOCAL_DEVICES CPU devices, 1 by default.
+  const Mesh& mesh() const { return mesh_; }
+
+  // The value, replicated over mesh(). It includes the pushes of all closures that are done, and
+  // none of this call. Pulls of one shard are atomic; of several they are not. A tensor that
+  // carries Unavailable where a parameter server does not answer.
+  DTensor pull(const RemoteVariable& variable);
+  // Adds `delta` to the variable, or replaces its value, once this function has returned OK.
+  // InvalidArgument for another dtype or shape, and for push_add of bool. `delta` may have any
+  // layout; partial terms are reduced.
+  Status push_add(const RemoteVariable& variable, const DTensor& delta);
+  Status push(const RemoteVariable& variable, const DTensor& value);
+
+  // The next batch of this worker, split along dim 0 over the devices of mesh(); nothing at the
+  // end, as often as asked. Reads from where the last call of this worker that counts has ended.
+  // InvalidArgument for a data set that is not an argument of this call. An error of the data set
+  // names its element; further calls return it too, and the position stays before it.
+  StatusOr<std::optional<input::Batch>> next(const RemoteDataset& dataset);
+
+ private:
+  friend class internal::WorkerRunner;
+  WorkerContext(int worker, int attempt, Mesh mesh, internal::ParameterServers& servers,
+                internal::WorkerDatasets& datasets)
+      : worker_(worker),
+        attempt_(attempt),
+        mesh_(std::move(mesh)),
+        servers_(servers),
+        datasets_(datasets) {}
+  Status add_push(PushKind kind, const RemoteVariable& variable, const DTensor& value);
+
+  const int worker_;
+  const int attempt_;
+  const Mesh mesh_;
+  internal::ParameterServers& servers_;
+  internal::WorkerDatasets& datasets_;
+  std::vector<internal::PendingPush> pushes_;
+};
+
+}  // namespace tessera::distribute
+
+#endif  // TESSERA_SERVERS_WORKER_CONTEXT_H_
