@@ -25,7 +25,7 @@
 #include "ops/catalog.h"
 #include "ops/op.h"
 #include "ops/operand_type.h"
-#include "tests/support/rule_oracle.h"
+#include "tests/support/ops/rule_oracle.h"
 
 namespace tessera {
 namespace {

@@ -17,8 +17,8 @@
 #include "base/clock.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/deadline.h"
-#include "tests/support/fake_coordinator.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::shm {

@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "job/environment/file_descriptor.h"
 #include "shm/own_control.h"
-#include "tests/support/fake_coordinator.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::shm {

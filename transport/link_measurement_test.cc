@@ -14,8 +14,8 @@
 #include "base/clock.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/fake_coordinator.h"
 #include "tests/support/matchers.h"
 #include "transport/ucx/ucx_engine.h"
 

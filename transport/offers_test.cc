@@ -16,7 +16,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
-#include "tests/support/fake_coordinator.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::transport {

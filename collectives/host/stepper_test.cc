@@ -56,7 +56,7 @@
 #include "shm/activity.h"
 #include "shm/control.h"
 #include "shm/host_link.h"
-#include "tests/support/fake_coordinator.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 
 namespace tessera::host {
 namespace {

@@ -25,8 +25,8 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "shm/host_link.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/deadline.h"
-#include "tests/support/fake_coordinator.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
 

@@ -2,7 +2,7 @@
 //
 // That processes which share a GPU give NCCL different hosts, keep what the user has set, and that
 // the real library listens on the loopback interface then. Whether it takes two ranks on one GPU is
-// //tests:gpu_clients_test's to see, where there is one.
+// //tests/gpu:clients_test's to see, where there is one.
 #include "collectives/nccl/gpu_sharing.h"
 
 #include <arpa/inet.h>

@@ -26,7 +26,7 @@
 #include "gtest/gtest.h"
 #include "job/coordinator/coordinator.h"
 #include "shm/group_table.h"
-#include "tests/support/fake_coordinator.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/forked.h"
 #include "tests/support/matchers.h"
 #include "transport/engine.h"

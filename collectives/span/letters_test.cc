@@ -19,7 +19,7 @@
 #include "collectives/span/network.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "tests/support/fake_coordinator.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
 #include "transport/testing/outcomes.h"

@@ -19,7 +19,7 @@
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/device_wait.h"
 #include "job/coordinator/id_ranges.h"
-#include "tests/support/coordinator_clients.h"
+#include "tests/support/coordinator/clients.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
 

@@ -27,9 +27,9 @@
 #include "job/environment/file_descriptor.h"
 #include "job/environment/host.h"
 #include "job/environment/port.h"
-#include "tests/support/coordinator_clients.h"
+#include "tests/support/coordinator/clients.h"
+#include "tests/support/coordinator/silent_proxy.h"
 #include "tests/support/matchers.h"
-#include "tests/support/silent_proxy.h"
 
 namespace tessera {
 namespace {

@@ -17,7 +17,7 @@
 #include "job/coordinator/connect_coordinator.h"
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/coordinator_server.h"
-#include "tests/support/coordinator_clients.h"
+#include "tests/support/coordinator/clients.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
 

@@ -24,7 +24,7 @@
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/coordinator_server.h"
 #include "job/environment/build.h"
-#include "tests/support/coordinator_clients.h"
+#include "tests/support/coordinator/clients.h"
 #include "tests/support/matchers.h"
 
 namespace tessera {

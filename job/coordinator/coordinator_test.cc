@@ -22,7 +22,7 @@
 #include "job/coordinator/device_wait.h"
 #include "job/coordinator/id_ranges.h"
 #include "job/environment/host.h"
-#include "tests/support/coordinator_clients.h"
+#include "tests/support/coordinator/clients.h"
 #include "tests/support/deadline.h"
 #include "tests/support/matchers.h"
 

@@ -14,8 +14,8 @@
 #include "device/cpu/arena.h"
 #include "gtest/gtest.h"
 #include "shm/host_link.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/deadline.h"
-#include "tests/support/fake_coordinator.h"
 
 namespace tessera::shm {
 

@@ -39,7 +39,8 @@ std::string text_of(const std::string& file) {
 class LaunchingOnHostsTest : public ::testing::Test {
  protected:
   void run(const std::string& script) {
-    const std::string client = std::filesystem::canonical("tests/launched_client").string();
+    const std::string client =
+        std::filesystem::canonical("tests/launching/launched_client").string();
     if (absl::StartsWith(client, "/tmp/")) {
       GTEST_SKIP() << "the build is in /tmp, and hosts have a /tmp of their own";
     }

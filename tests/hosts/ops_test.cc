@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Operations and gradients over two hosts that have no memory in common: a sample of the rows of
-// the tables of facts, on two clients of two devices on each host. //tests:ops_facts_test and
-// //tests:ops_gradients_test run all rows on clients that meet on the loopback interface.
+// the tables of facts, on two clients of two devices on each host. //tests/ops:facts_test and
+// //tests/ops:gradients_test run all rows on clients that meet on the loopback interface.
 //
 // $TESSERA_TEST_SEED decides the sample, one row in four.
 #include <cstdint>
@@ -14,8 +14,8 @@
 #include "gtest/gtest.h"
 #include "tests/hosts/hosts.h"
 #include "tests/support/matchers.h"
-#include "tests/support/op_cases.h"
-#include "tests/support/op_rows.h"
+#include "tests/support/ops/cases.h"
+#include "tests/support/ops/rows.h"
 #include "tests/support/seed.h"
 
 namespace tessera::testing {

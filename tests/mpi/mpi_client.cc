@@ -35,7 +35,7 @@
 #include "dtensor/relayout.h"
 #include "tessera/mpi.h"
 #include "tests/hosts/hosts.h"
-#include "tests/support/fake_coordinator.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/forked.h"
 #include "tests/support/members.h"
 #include "tests/support/sanitizers.h"

@@ -2,7 +2,7 @@
 //
 // The seed of a random test. It is printed, so that a failure can be repeated:
 //
-//   TESSERA_TEST_SEED=4711 bazel test //tests:relayout_test
+//   TESSERA_TEST_SEED=4711 bazel test //tests/relayout:relayout_test
 #ifndef TESSERA_TESTS_SUPPORT_SEED_H_
 #define TESSERA_TESTS_SUPPORT_SEED_H_
 

@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "tests/support/fake_coordinator.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/matchers.h"
 #include "transport/testing/engine_conformance.h"
 #include "transport/testing/outcomes.h"

@@ -3,7 +3,7 @@
 // What a build that found no Gloo says.
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "tests/support/fake_coordinator.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/matchers.h"
 #include "transport/gloo/gloo_engine.h"
 

@@ -12,7 +12,7 @@
 #include "job/coordinator/connect_coordinator.h"
 #include "job/environment/host.h"
 #include "job/environment/port.h"
-#include "tests/support/fake_coordinator.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 #include "tests/support/forked.h"
 #include "transport/testing/engine_losses.h"
 

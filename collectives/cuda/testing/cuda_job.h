@@ -27,7 +27,7 @@
 #include "device/cuda/api.h"
 #include "device/cuda/cuda_device.h"
 #include "shm/host_link.h"
-#include "tests/support/fake_coordinator.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 
 namespace tessera::cuda {
 

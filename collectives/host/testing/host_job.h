@@ -22,7 +22,7 @@
 #include "device/cpu/arena.h"
 #include "device/cpu/cpu_stream.h"
 #include "shm/host_link.h"
-#include "tests/support/fake_coordinator.h"
+#include "tests/support/coordinator/fake_coordinator.h"
 
 namespace tessera::host {
 

@@ -5,7 +5,7 @@
 //   {"group_of_sends_and_receives", 3, body}     each of 3 ranks runs body
 //
 // contract_test.cc runs it on the fake, and on NCCL where there are as many GPUs, with ranks that
-// are threads; //tests:gpu_clients_test with ranks that are processes and share one GPU.
+// are threads; //tests/gpu:clients_test with ranks that are processes and share one GPU.
 #ifndef TESSERA_COLLECTIVES_NCCL_TESTING_CONTRACT_H_
 #define TESSERA_COLLECTIVES_NCCL_TESTING_CONTRACT_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The contract of MathApi: what every implementation does, as one table. Its kernels are held to
-// those of the host by tests/engines_test.cc.
+// those of the host by tests/gpu/engines_test.cc.
 //
 // math_contract_test.cc runs it on the fake, and math_contract_on_gpu_test.cc on the toolkit's
 // functions where there is a GPU.

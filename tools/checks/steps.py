@@ -1,0 +1,321 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the checks of the project, step by step, and counts what ran.
+
+Each step prints its command and its time, and when it fails, the command that repeats it. The last
+line is `N passed, N failed`: test cases as the test.xml files of this run list them, and one for
+each step that is not a Bazel test.
+
+The sanitizers take two thirds of the time of all steps. So a run takes a sample of them, which the
+commit decides: one sanitizer, and of its tests one in `Step.one_in`. `--sample all` takes all.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import xml.etree.ElementTree
+import zlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+@dataclasses.dataclass
+class Step:
+    """One check: a shell command, run from `folder` of the tree."""
+
+    name: str
+    what: str
+    command: str
+    folder: str = "."
+    # A step of the sample: one in so many of its tests runs. 0: the step always runs whole.
+    one_in: int = 0
+
+    @property
+    def is_bazel_test(self):
+        return self.command.startswith("bazel test")
+
+
+STEPS = [
+    Step("tidy", "rules of docs/testing.md over all tracked files", "tools/tidy"),
+    Step(
+        "format",
+        "clang-format of every C++ file",
+        "git ls-files -zco --exclude-standard '*.h' '*.cc' | "
+        "xargs -0 clang-format --dry-run -Werror",
+    ),
+    Step(
+        "scripts",
+        "shellcheck of every shell script",
+        "git ls-files -zco --exclude-standard .ci tests tools | "
+        "xargs -0 grep -lZ '^#!.*bash' | xargs -0 shellcheck",
+    ),
+    Step("test", "every target and every test, gcc", "bazel test //..."),
+    Step(
+        "asan",
+        "clang with layering_check; tests and fuzzers under the address and undefined-behaviour "
+        "sanitizers",
+        "bazel test --config=asan -- //... -//benchmarks/... -//examples/... -//tools/...",
+        one_in=5,
+    ),
+    Step(
+        "tsan",
+        "tests under the thread sanitizer, except the layers without threads and the programs",
+        "bazel test --config=tsan -- //... -//base/... -//mesh/... -//layout/... -//relayout/... "
+        "-//visualize/... -//fuzz/... -//benchmarks/... -//examples/... -//tools/...",
+        one_in=1,
+    ),
+    Step("examples", "the main job, as a user starts it", "tools/demo"),
+    Step(
+        "external",
+        "a program in another workspace that uses Tessera",
+        "bazel run //:print_mesh",
+        folder="examples/external",
+    ),
+]
+
+
+@dataclasses.dataclass
+class Count:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    failed_targets: list = dataclasses.field(default_factory=list)
+
+    def add(self, other):
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+
+
+def count_cases(xml_text):
+    """Counts the test cases of one test.xml (GoogleTest's, or the one that Bazel writes)."""
+    count = Count()
+    for case in xml.etree.ElementTree.fromstring(xml_text).iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            count.failed += 1
+        elif case.get("status") == "notrun" or case.get("result") in ("skipped", "suppressed"):
+            count.skipped += 1
+        else:
+            count.passed += 1
+    return count
+
+
+def count_events(lines, read):
+    """Counts the test cases of a Bazel run from its build events.
+
+    `read` maps the path of a test.xml to its text. A target that failed without a failed case (it
+    crashed, timed out, or was not built) counts as one failure, and so does one that ran no case.
+    """
+    attempts = {}  # (label, run, shard) -> the last attempt
+    failed_labels = []
+    for line in lines:
+        event = json.loads(line)
+        event_id = event.get("id", {})
+        if "testResult" in event:
+            key = event_id["testResult"]
+            attempts[key["label"], key.get("run", 1), key.get("shard", 1)] = event["testResult"]
+        elif "testSummary" in event:
+            if event["testSummary"].get("overallStatus") not in ("PASSED", "FLAKY"):
+                failed_labels.append(event_id["testSummary"]["label"])
+
+    total = Count()
+    by_label = {}
+    for (label, _, _), result in attempts.items():
+        count = by_label.setdefault(label, Count())
+        for output in result.get("testActionOutput", []):
+            if output["name"] == "test.xml":
+                try:
+                    count.add(
+                        count_cases(
+                            read(urllib.parse.unquote(urllib.parse.urlparse(output["uri"]).path))
+                        )
+                    )
+                except (OSError, xml.etree.ElementTree.ParseError):
+                    pass  # No readable list of cases: counted as a failure of the target below.
+        if result.get("status") not in ("PASSED", "FLAKY") and label not in failed_labels:
+            failed_labels.append(label)
+    for label in failed_labels:
+        by_label.setdefault(label, Count())
+    for label, count in by_label.items():
+        ran = count.passed + count.failed + count.skipped
+        if count.failed == 0 and (label in failed_labels or ran == 0):
+            count.failed = 1
+        if count.failed:
+            total.failed_targets.append(label)
+        total.add(count)
+    return total
+
+
+def head_commit():
+    """The id of the commit, which decides the sample; "" where there is no repository."""
+    git = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return git.stdout.strip()
+
+
+def share_of(text, sample, count):
+    """Which of `count` shares the text is in, under this sample."""
+    return zlib.crc32(f"{sample} {text}".encode()) % count
+
+
+def is_sampled(step, step_list, sample):
+    """Whether the step runs: of those that a sample is taken of, one does."""
+    choices = [each.name for each in step_list if each.one_in]
+    if sample == "all" or not step.one_in:
+        return True
+    return step.name == choices[share_of("step", sample, len(choices))]
+
+
+def tests_left_out(step, sample, query):
+    """The tests of a sampled step that do not run. `query` maps a query to Bazel's labels."""
+    if sample == "all" or step.one_in <= 1:
+        return []
+    patterns = [word for word in step.command.split() if word.lstrip("-").startswith("//")]
+    inside = " + ".join(word for word in patterns if not word.startswith("-"))
+    outside = "".join(f" - {word[1:]}" for word in patterns if word.startswith("-"))
+    labels = query(f"tests({inside}{outside})")
+    return [label for label in labels if share_of(label, sample, step.one_in) != 0]
+
+
+def bazel_query(expression):
+    query = subprocess.run(
+        ["bazel", "query", "--noshow_progress", "--order_output=full", expression],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return query.stdout.split()
+
+
+def run_step(step, bazel_options, left_out=()):
+    """Runs one step, without the tests that are left out, and returns its Count."""
+    command = " ".join([step.command, *(f"-{label}" for label in left_out)])
+    with tempfile.TemporaryDirectory(prefix="tessera_steps_") as folder:
+        events = pathlib.Path(folder) / "events.json"
+        if command.startswith("bazel "):
+            verb = " ".join(command.split()[:2])
+            extra = list(bazel_options)
+            if step.is_bazel_test:
+                extra += ["--keep_going", f"--build_event_json_file={events}"]
+            command = command.replace(verb, " ".join([verb, *extra]), 1)
+        code = subprocess.run(
+            ["bash", "-c", "set -euo pipefail; " + command],
+            cwd=ROOT / step.folder,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        ).returncode
+        count = Count()
+        if step.is_bazel_test and events.exists():
+            count = count_events(events.read_text().splitlines(), lambda path: open(path).read())
+        if code != 0 and count.failed == 0:
+            count.failed = 1
+        if not step.is_bazel_test and code == 0:
+            count.passed = 1
+    return count
+
+
+def repeat_commands(step, count):
+    """The command that repeats the failure, with only the failed targets where those are known."""
+    if count.failed_targets:
+        verb = re.split(r" (?:-- )?//", step.command)[0]
+        return [f"{verb} {label}" for label in count.failed_targets]
+    where = "" if step.folder == "." else f"cd {shlex.quote(step.folder)} && "
+    return [where + step.command]
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(
+        prog="tools/test", description="Runs every check of the project."
+    )
+    parser.add_argument("--only", metavar="STEPS", help="run these steps, as in --only tidy,test")
+    parser.add_argument("--list", action="store_true", help="list the steps and end")
+    parser.add_argument(
+        "--sample",
+        metavar="TEXT",
+        help="the tests under sanitizers that run: `all`, or what decides them (the commit)",
+    )
+    parser.add_argument("--keep-going", action="store_true", help="continue after a failed step")
+    parser.add_argument(
+        "--bazel-option",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="pass an option to each Bazel command, as in --bazel-option=--jobs=1",
+    )
+    options = parser.parse_args(arguments)
+    names = [step.name for step in STEPS]
+    options.names = options.only.split(",") if options.only else names
+    unknown = [name for name in options.names if name not in names]
+    if unknown:
+        parser.error(f'unknown step "{unknown[0]}"; the steps are {", ".join(names)}')
+    return options
+
+
+def main(arguments):
+    options = parse_arguments(arguments)
+    if options.list:
+        for step in STEPS:
+            print(f"{step.name:9} {step.what}: {step.command}")
+        return 0
+    bazel_options = list(options.bazel_option)
+    if os.environ.get("CI") or not sys.stdout.isatty():
+        bazel_options += [
+            "--noshow_progress",
+            "--noshow_loading_progress",
+            "--color=no",
+            "--curses=no",
+        ]
+
+    started = time.monotonic()
+    total = Count()
+    failures = []
+    # What is named is wanted, whatever the sample.
+    sample = options.sample or ("all" if options.only else head_commit())
+    for step in [step for step in STEPS if step.name in options.names]:
+        if not is_sampled(step, STEPS, sample):
+            print(f"==> {step.name}: not in the sample; tools/test --only {step.name} runs it")
+            continue
+        if failures and not options.keep_going:
+            print(f"==> {step.name}: not run", flush=True)
+            continue
+        print(f"==> {step.name}: {step.what}\n    {step.command}", flush=True)
+        left_out = tests_left_out(step, sample, bazel_query)
+        if left_out:
+            print(f"    without {len(left_out)} tests, which are not in the sample", flush=True)
+        step_started = time.monotonic()
+        count = run_step(step, bazel_options, left_out)
+        seconds = time.monotonic() - step_started
+        skipped = f", {count.skipped} skipped" if count.skipped else ""
+        print(
+            f"==> {step.name}: {count.passed} passed, {count.failed} failed{skipped}; "
+            f"{seconds:.0f} s",
+            flush=True,
+        )
+        total.add(count)
+        if count.failed:
+            failures.append((step, count))
+
+    print(f"\n{time.monotonic() - started:.0f} s in all")
+    for step, count in failures:
+        print(f"{step.name} failed; to repeat it: tools/test --only {step.name}, or")
+        for command in repeat_commands(step, count):
+            print(f"    {command}")
+    if total.passed + total.failed == 0:
+        print("nothing ran")
+    print(f"{total.passed} passed, {total.failed} failed", flush=True)
+    return 0 if total.failed == 0 and total.passed > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
