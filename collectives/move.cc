@@ -45,7 +45,7 @@ absl::InlinedVector<std::byte*, kInlineMembers> outputs(const Collective& c, Mem
 }
 
 // The host all-reduce works as follows. The elements are cut into one chunk per member, at 64-byte
-// lines (Collective::chunk()). Each member reads its chunk of all inputs, adds them in ascending
+// lines (chunk_of()). Each member reads its chunk of all inputs, adds them in ascending
 // order of the members, and writes the sum into its chunk of every output. So every element is
 // reduced once, in one order, and a member reads S bytes and writes S bytes for vectors of S bytes,
 // in one step. A reduce writes the chunks to the root's output alone; a reduce_scatter's chunks are

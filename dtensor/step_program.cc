@@ -30,7 +30,7 @@ void share_memory(const DeviceStep& row, DType dtype, Held& held) {
                              num_bytes(row.new_box->sizes, dtype));
 }
 
-// One relayout on its way to the streams.
+// A program (a relayout, or a fetch) on its way to the streams.
 struct Launch {
   Runtime& runtime;
   // Its rows are used by tasks that may outlive the cache it comes from.

@@ -3,8 +3,9 @@
 // HostBackend: collectives among the devices of one host, in memory that all of them map.
 //
 // Each member's call runs on its device's stream: publish where the memory is, wait for the
-// others, move bytes straight between the members' memory, say so, wait for the others. No byte
-// passes through a socket, and one code path serves devices of one process and of several.
+// others, move bytes straight between the members' memory, say so, and wait for the others where
+// these still use the member's memory (collective_runs.h). No byte passes through a socket, and one
+// code path serves devices of one process and of several.
 //
 //   op               reads a member        writes a member        (P members, S bytes of the count)
 //   all_reduce       S (S/P of P inputs)   S (S/P to P outputs)

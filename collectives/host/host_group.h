@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostGroup: one group of devices on the host backend, as one client sees it. A subclass per
-// protocol: CollectiveRuns, MessageRuns, and LoneRuns for operations that meet no other member.
+// HostGroup: one group of devices, as one client sees it. A subclass per protocol: CollectiveRuns,
+// MessageRuns, LoneRuns for operations that meet no other member, and span::SpanRuns for groups
+// whose members are on several hosts.
 //
 //   open --close()--> closing: runs fail --forget_runs()--> forgotten: no caller is inside
 //

@@ -10,14 +10,15 @@
 //   1. state says which operation a record describes, how many members have arrived and finished,
 //      and its phase; it changes by compare-and-swap only, so that a deadline and the last arrival
 //      cannot both win;
-//   2. phases go kOpen -> kRunning or kMet (all arrived), or from there to kSettling -> kFailed; in
-//      kFailed the verdict is complete and never changes while the record describes s; in kMet no
-//      member is waited for any more, and none counts. From kSettling on `finished` counts the
-//      members that are done with s: each says so once it needs the verdict no more, and members
-//      that had returned OK before (`gone`) are counted from the beginning. For messages it is a
-//      bit per end; an end that had not arrived in time starts with its bit set. Where the client
-//      that settles is lost in kSettling, any member takes the record to kOrphaned: the verdict
-//      then follows from the state alone, because the lost client may be resumed and go on writing;
+//   2. phases go kOpen -> kRunning or kMet (all arrived), or from any of these to kSettling ->
+//      kFailed, from kMet for a mismatch alone; in kFailed the verdict is complete and never
+//      changes while the record describes s; in kMet no member is waited for any more, and none
+//      counts. From kSettling on `finished` counts the members that are done with s: each says so
+//      once it needs the verdict no more, and members that had returned OK before (`gone`) are
+//      counted from the beginning. For messages it is a bit per end; an end that had not arrived in
+//      time starts with its bit set. Where the client that settles is lost in kSettling, any member
+//      takes the record to kOrphaned: the verdict then follows from the state alone, because the
+//      lost client may be resumed and go on writing;
 //   3. a MemberEntry is written by its member alone, before that member arrives;
 //   4. operations take no lock;
 //   5. a record goes on to operation s + R when all members are done with s: they have finished

@@ -5,8 +5,9 @@
 // Engine between hosts.
 //
 //   placed(): numbered
-//     | fills its entry, arrives on its host; the last member there sends the entries of all to one
-//     | client of each other host, which posts them for the others of its host (Postings)
+//     | fills its entry, arrives on its host; of a run with its inputs in the entries the last
+//     member | there sends those of all to one client of each other host, which posts them for the
+//     others of | its host (Postings); else each member sends its own to all clients of other hosts
 //     | the entries of all members are here, and agree; small inputs are in them: then the
 //     | run needs nothing else of other hosts, and no loss there can fail it
 //   first step    asks for the boxes or terms it lacks, and serves the requests of the others
