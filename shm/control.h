@@ -29,7 +29,7 @@
 namespace tessera::shm {
 
 inline constexpr uint64_t kControlBytes = uint64_t{256} << 20;  // address space; touched as used
-inline constexpr uint64_t kControlMagic = 0x5445535345524132;   // "TESSERA2"
+inline constexpr uint64_t kControlMagic = 0x5445535345524133;   // "TESSERA3"
 inline constexpr int kMaxGroups = 16384;
 inline constexpr uint64_t kHeapUnit = 4096;  // blocks begin at multiples of it
 inline constexpr int kLabelBytes = 192;

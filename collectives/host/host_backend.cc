@@ -216,7 +216,8 @@ StatusOr<std::shared_ptr<HostGroup>> HostBackend::make_runs(std::vector<shm::Gro
   std::optional<Rendezvous> rendezvous;
   if (takes_part && members.size() > 1) {
     TESSERA_ASSIGN_OR_RETURN(Rendezvous opened, open_rendezvous(members, salt, num_records));
-    num_bytes += record_layout(*opened.records().block()).num_bytes();
+    const shm::GroupBlock& block = *opened.records().block();
+    num_bytes += block.body_offset + record_layout(block).num_bytes();
     rendezvous.emplace(std::move(opened));
   }
   std::unique_ptr<DeviceMover> mover;

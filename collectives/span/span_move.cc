@@ -136,7 +136,9 @@ Status SpanMove::reduce() {
     return absl::OkStatus();
   }
   // In a reduction by host every member has found the same error.
-  if (!own_error_.ok() && adds_by_host(collective)) return absl::OkStatus();
+  if (!own_error_.ok() && adds_by_host(collective)) {
+    return run_.wait([&](Board&) { return run_.news().transfers.are_done(); });
+  }
   std::vector<Want> wants;
   if (own_error_.ok()) wants = wants_of_inputs(collective, {}, span_.places);
   std::vector<std::byte*> fetched;
