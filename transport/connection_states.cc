@@ -27,8 +27,8 @@ StatusOr<Offer> ConnectionStates::offer(int client) {
   Peer& peer = peer_of(client);
   if (peer.state == State::kConnected) return Offer{.is_connected = true};
   Offer offer = {.number = peer.number, .num_cuts = peer.num_cuts};
-  TESSERA_ASSIGN_OR_RETURN(offer.text, library_->offer(client, peer.number));
   if (!absl::IsFailedPrecondition(peer.status)) peer.status = not_connected(client);
+  TESSERA_ASSIGN_OR_RETURN(offer.text, library_->offer(client, peer.number));
   if (peer.state == State::kNone) peer.state = State::kOffered;
   return offer;
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -203,7 +204,10 @@ Status Job::set_up() {
   int fd = 0;
   while (fd <= STDERR_FILENO) {
     fd = open("/dev/null", O_RDWR);
-    if (fd < 0) return no_resource("a descriptor of /dev/null");
+    if (fd < 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cannot open /dev/null: ", std::strerror(errno)));
+    }
   }
   close(fd);
 
