@@ -95,8 +95,9 @@ struct alignas(64) DeviceActivity {
   std::atomic<uint64_t> version;   // odd while it is being written
   std::atomic<uint64_t> kind;      // with flags and sequence number: pack() in activity.cc
   std::atomic<uint64_t> since_ns;  // CLOCK_MONOTONIC, one for the host
-  // Of an operation of a group: the client whose region has the group's block, where (0: the device
-  // is alone in the group), and two words of the writer, a hash of a name (0: none) and a count.
+  // Where the operation is one of a group: the client whose region has the group's block, where it
+  // is there (0: the device is alone in the group), and two words of the writer, a hash of a name
+  // (0: none) and a count.
   std::atomic<uint64_t> leader_client;
   std::atomic<uint64_t> block_offset;
   std::atomic<uint64_t> generation;  // of the block; it may be another group's by now

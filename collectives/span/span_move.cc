@@ -25,8 +25,7 @@ bool divides(const Collective& collective, const SpanState& state) {
 
 Status SpanMove::run() {
   TESSERA_RETURN_IF_ERROR(find_members());
-  const bool is_by_device = run_.is_on_device() && !span_.is_for_messages;
-  TESSERA_RETURN_IF_ERROR(is_by_device                               ? move_on_device()
+  TESSERA_RETURN_IF_ERROR(run_.is_moved_by_device()                  ? move_on_device()
                           : run_.collective().reduction() != nullptr ? reduce()
                                                                      : pull());
   // The sender's part is over when the receiver has told it so.

@@ -120,8 +120,7 @@ Status SpanRun::meet_and_move() {
   if (status.ok() && !agree()) status = compare_entries();
   // An exchange ends when its letters have been sent. Without one the run waits for them before it
   // writes: a run that fails with its connection leaves its memory as it was.
-  const bool has_exchange = !is_inlined() && (!is_on_device() || span().is_for_messages);
-  if (status.ok() && !has_exchange) status = wait_for_own_letters();
+  if (status.ok() && (is_inlined() || is_moved_by_device())) status = wait_for_own_letters();
   if (status.ok()) status = move.run();
   if (status.ok()) status = rendezvous.finish(op.seq, 1, Rendezvous::Then::kWait, &op);
   if (status.ok()) {
@@ -213,9 +212,8 @@ std::vector<std::byte> SpanRun::encode_entry(const Status& own) const {
   const absl::string_view detail(entry.detail,
                                  has_detail() ? strnlen(entry.detail, host::kDetailBytes) : 0);
   // The input, or what the member's device tells the others.
-  const bool has_board = own.ok() && is_on_device() && !span().is_for_messages;
   absl::Span<const std::byte> inlined;
-  if (has_board) {
+  if (own.ok() && is_moved_by_device()) {
     inlined = entry.inlined;
   } else if (own.ok() && is_inlined()) {
     inlined = {arguments().in, static_cast<size_t>(in_bytes(collective()))};

@@ -67,6 +67,10 @@ class SpanWait : public host::JointRun {
   // Whether the inputs of all members are in their entries. Equal on all members.
   bool is_inlined() const { return span::is_inlined(collective()) && !is_on_device(); }
 
+  // Whether the member's device moves the bytes and tells the other members so. A message goes
+  // through memory of the host.
+  bool is_moved_by_device() const { return is_on_device() && !span_.is_for_messages; }
+
   // Blocks until `is_ready`, as of SpanState::wait_for(). An error is the verdict of the run.
   Status wait(absl::FunctionRef<bool(Board&)> is_ready);
   // Makes `error` the verdict of the run, unless it has one, on this host before other hosts are
