@@ -17,7 +17,6 @@
 #include "distribute/replica_run.h"
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
-#include "dtensor/device_op.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
@@ -25,6 +24,7 @@
 
 namespace tessera::distribute {
 
+using internal::all_failed;
 using internal::Call;
 using internal::call_text;
 using internal::ReplicaResult;
@@ -61,13 +61,6 @@ struct Caller {
   std::vector<DTensor> all_reduce_values(const std::string& text, ReduceOp op,
                                          std::vector<DTensor> xs,
                                          const CommunicationOptions& options) const;
-  std::vector<DTensor> all_failed(absl::Span<const DTensor> xs, const Status& error) const {
-    std::vector<DTensor> result;
-    for (const DTensor& x : xs) {
-      result.push_back(tessera::internal::failed_tensor(x.dtype(), x.shape(), x.layout(), error));
-    }
-    return result;
-  }
 };
 
 std::vector<DTensor> Caller::all_reduce_values(const std::string& text, ReduceOp op,

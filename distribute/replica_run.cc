@@ -9,7 +9,6 @@
 #include "base/text.h"
 #include "base/thread.h"
 #include "distribute/value_access.h"
-#include "dtensor/device_op.h"
 #include "dtensor/no_sync.h"
 
 namespace tessera::distribute::internal {
@@ -17,16 +16,8 @@ namespace {
 
 // A replica's result of a failed call: as many tensors as it passed, at least one.
 ReplicaResult failed_result(const Status& error, absl::Span<const DTensor> args, const Mesh& mesh) {
-  ReplicaResult result = {error, {}};
-  const StatusOr<Layout> layout = Layout::replicated(mesh, 0);
-  for (const DTensor& arg : args) {
-    result.tensors.push_back(
-        tessera::internal::failed_tensor(arg.dtype(), arg.shape(), arg.layout(), error));
-  }
-  if (args.empty()) {
-    result.tensors.push_back(tessera::internal::failed_tensor(DType::kFloat32, {}, layout, error));
-  }
-  return result;
+  if (args.empty()) return {error, {failed_on(mesh, error)}};
+  return {error, all_failed(args, error)};
 }
 
 }  // namespace

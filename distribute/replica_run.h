@@ -91,12 +91,12 @@ class ReplicaRun final : public RunningFunctions {
   void settle(std::unique_lock<std::mutex>& lock);
   // The Status of the round, and the results where all wait in one call.
   StatusOr<Results> settle_calls(const Round& round, bool all_returned);
-  // The calls of the last round that succeeded. Its replicas read them before the next round is
-  // settled.
-  std::shared_ptr<const std::vector<Call>> settled_;
 
   const std::shared_ptr<StrategyState> strategy_;
   const CommunicationOptions options_;
+  // The calls of the last round that succeeded. Its replicas read them before the next round is
+  // settled.
+  std::shared_ptr<const std::vector<Call>> settled_;
 
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;

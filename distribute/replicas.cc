@@ -86,7 +86,7 @@ std::string Replicas::replica_name(int replica) const {
   std::set<int> clients;
   const absl::Span<const int> ids = meshes_[replica].device_ids();
   for (const int id : ids) clients.insert(client_.devices()[id].client_id);
-  const std::string where = is_of_one_client_
+  const std::string where = is_of_one_client()
                                 ? ""
                                 : absl::StrCat(clients.size() == 1 ? "client " : "clients ",
                                                absl::StrJoin(clients, ", "), ", ");
@@ -94,15 +94,9 @@ std::string Replicas::replica_name(int replica) const {
                       absl::StrJoin(ids, ", "), ")");
 }
 
-void Replicas::set_clients() {
-  const absl::Span<const Device> devices = client_.devices();
-  for (const int id : mesh_.device_ids()) replicas_of_client_[devices[id].client_id] = {};
-  is_of_one_client_ = replicas_of_client_.size() == 1;
-}
-
 Status Replicas::set_replicas() {
   const absl::Span<const Device> devices = client_.devices();
-  set_clients();
+  for (const int id : mesh_.device_ids()) replicas_of_client_[devices[id].client_id] = {};
   for (const std::vector<int64_t>& coordinates : first_coordinates()) {
     const int replica = static_cast<int>(meshes_.size());
     TESSERA_ASSIGN_OR_RETURN(Mesh mesh, replica_mesh(coordinates));

@@ -45,7 +45,7 @@ class Replicas {
   // "replica 1 (device 3)", or "replica 1 (client 1, device 3)" where there are several clients.
   absl::Span<const std::string> names() const { return names_; }
   const Mesh& mesh_of(int replica) const { return meshes_[replica]; }
-  bool is_of_one_client() const { return is_of_one_client_; }
+  bool is_of_one_client() const { return replicas_of_client_.size() == 1; }
 
   // The parts of a value; InvalidArgument for a tensor on another mesh.
   StatusOr<std::vector<DTensor>> parts_of(const DistributedValues& value) const;
@@ -73,7 +73,6 @@ class Replicas {
   const std::map<int, std::vector<int>>& replicas_of_client() const { return replicas_of_client_; }
 
  private:
-  void set_clients();
   // The coordinates of the first device of each replica, row-major.
   std::vector<std::vector<int64_t>> first_coordinates() const;
   // The mesh of the replica whose devices are at these positions.
@@ -98,7 +97,6 @@ class Replicas {
   std::vector<std::vector<int64_t>> positions_;  // in the mesh, by replica
   std::vector<std::string> names_;
   std::vector<int> local_;
-  bool is_of_one_client_ = true;
   std::map<int, std::vector<int>> replicas_of_client_;  // replicas with devices of the client
 };
 

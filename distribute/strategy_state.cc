@@ -46,6 +46,15 @@ DTensor failed_on(const Mesh& mesh, Status error) {
                                           std::move(error));
 }
 
+std::vector<DTensor> all_failed(absl::Span<const DTensor> tensors, const Status& error) {
+  std::vector<DTensor> result;
+  for (const DTensor& each : tensors) {
+    result.push_back(
+        tessera::internal::failed_tensor(each.dtype(), each.shape(), each.layout(), error));
+  }
+  return result;
+}
+
 DTensor tensor_of(const Mesh& mesh, absl::FunctionRef<DTensor()> fn) {
   const StatusOr<DTensor> tensor = call_guarded<StatusOr<DTensor>>(fn);
   return tensor.ok() ? *tensor : failed_on(mesh, tensor.status());

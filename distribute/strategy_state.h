@@ -31,6 +31,8 @@ namespace tessera::distribute::internal {
 
 // A tensor on the mesh that has nothing but the error.
 DTensor failed_on(const Mesh& mesh, Status error);
+// Tensors of the same dtypes, shapes and layouts, which carry the error.
+std::vector<DTensor> all_failed(absl::Span<const DTensor> tensors, const Status& error);
 // The tensor that a user's function returns; an exception becomes the error of the tensor.
 DTensor tensor_of(const Mesh& mesh, absl::FunctionRef<DTensor()> fn);
 
@@ -111,7 +113,7 @@ class StrategyState : public Replicas, public std::enable_shared_from_this<Strat
   // FailedPrecondition where the calling thread runs a replica function; names the function to call
   // there instead.
   Status check_not_in_replica(const char* call, const char* counterpart) const;
-  // The run whose functions are called now; null for none. Guarded by the mutex of the run stack.
+  // Called by a run as it begins and ends; runs are nested.
   void push_run(const RunningFunctions* run);
   void pop_run();
 

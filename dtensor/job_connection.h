@@ -9,7 +9,7 @@
 //   1. devices(), plan_options() and arithmetic() never change, and all clients have the same;
 //   2. after leave() or stop(), what users still hold stays valid, and fails.
 //
-// Threads. Any thread may call the functions above "The end". Of leave() and stop() one is called,
+// Threads. Any thread may call the functions above "The end". The owner calls leave() or stop(),
 // once. An object is moved only before other threads know it.
 #ifndef TESSERA_DTENSOR_JOB_CONNECTION_H_
 #define TESSERA_DTENSOR_JOB_CONNECTION_H_
@@ -78,8 +78,8 @@ class JobConnection {
   Status start_reports(int client_id);
   Status start_devices(std::unique_ptr<Platform> platform, const JobTimes& times, uint64_t job_word,
                        absl::Time deadline);
-  // What calls of this client at the coordinator wait for, of this kind, and of check-ins those
-  // with this value. Called by the thread of the reports.
+  // The clients that a call of this client at the coordinator waits for. `value`: that of a
+  // check-in, else empty. Called by the thread of the reports.
   WaitReports::Missing awaited(AwaitedCall::Kind kind, absl::string_view value) const;
 
   ClientOptions options_;

@@ -39,13 +39,9 @@ Status CudaDevice::use(const Buffer& input) {
   TESSERA_RETURN_IF_ERROR(input.issued().wait());
   TESSERA_RETURN_IF_ERROR(input.ready().status());
   if (input.is_unverified() && !input.ready().done()) {
-    unverified_inputs_.push_back(input.filled().share_ready());
+    doubts_.inputs.push_back(input.filled().share_ready());
   }
   return absl::OkStatus();
-}
-
-CudaDevice::Doubts CudaDevice::take_doubts() {
-  return {std::exchange(checks_, {}), std::exchange(unverified_inputs_, {})};
 }
 
 Status CudaDevice::Doubts::status() const {
@@ -92,7 +88,7 @@ Status CudaDevice::iota(DType dtype, const Shape& shape, const Box& box, std::by
 void CudaDevice::finish(absl::Span<const std::shared_ptr<Buffer>> buffers, const Status& status) {
   // Another thread than that of the tasks ends ops that failed before they were enqueued.
   Doubts doubts;
-  if (status.ok() || stream_->runs_task_here()) doubts = take_doubts();
+  if (status.ok() || stream_->runs_task_here()) doubts = std::exchange(doubts_, {});
   const bool is_unverified = !doubts.checks.empty() || !doubts.inputs.empty();
   absl::InlinedVector<std::shared_ptr<Completion>, 4> readies;
   for (const std::shared_ptr<Buffer>& buffer : buffers) {

@@ -72,7 +72,7 @@ class CudaDevice final : public LocalDevice {
   // Adds a check of the op that the task is making: it is called once when the GPU is done with
   // what the task gives it before finish(), and its error is that of the op. It reads what the GPU
   // has found wrong with values in memory.
-  void add_check(std::function<Status()> check) { checks_.push_back(std::move(check)); }
+  void add_check(std::function<Status()> check) { doubts_.checks.push_back(std::move(check)); }
   // The buffer is issued now, with this status, and ready when the GPU is done. It is unverified if
   // the op has checks, or looks at inputs that are unverified.
   using LocalDevice::finish;
@@ -97,21 +97,18 @@ class CudaDevice final : public LocalDevice {
  private:
   CudaDevice(std::unique_ptr<CudaStream> stream, std::shared_ptr<Api> api, SlabSource source);
 
-  // Possible errors of the op by which the task fills a buffer; since the last call.
+  // Possible errors of the op by which a task fills a buffer.
   struct Doubts {
     std::vector<std::function<Status()>> checks;
     std::vector<std::shared_ptr<Completion>> inputs;
     // Requires that the GPU is done.
     Status status() const;
   };
-  Doubts take_doubts();
 
   std::shared_ptr<SlabPool> slabs_;
   std::shared_ptr<SlabPool> pinned_;
   std::shared_ptr<Engine> engine_;
-  // Of the task that runs.
-  std::vector<std::function<Status()>> checks_;
-  std::vector<std::shared_ptr<Completion>> unverified_inputs_;
+  Doubts doubts_;                       // of the task that runs, since it filled a buffer last
   std::unique_ptr<CudaStream> stream_;  // goes first: its work uses the pools
 };
 
