@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/dtype.h"
-#include "base/format.h"
 #include "base/text.h"
 #include "collectives/label.h"
 #include "dtensor/programs.h"

@@ -2,7 +2,6 @@
 #include "dtensor/job_connection.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <utility>
 

@@ -2,7 +2,6 @@
 //
 // The functions of dtensor.h that make tensors: full(), iota(), from_host(), from_function(),
 // from_shards().
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>

@@ -4,7 +4,6 @@
 //
 // With random access each is a function of the index. On a stream each is a reader.
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>

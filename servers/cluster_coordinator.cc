@@ -7,7 +7,6 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdlib>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "servers/parameter_servers.h"
 
-#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <cstring>

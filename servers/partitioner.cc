@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/exception_status.h"

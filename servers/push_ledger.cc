@@ -2,7 +2,6 @@
 #include "servers/push_ledger.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "absl/strings/str_cat.h"
 

@@ -11,11 +11,9 @@
 #ifndef TESSERA_SERVERS_REMOTE_VARIABLE_H_
 #define TESSERA_SERVERS_REMOTE_VARIABLE_H_
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/dtype.h"
 #include "base/shape.h"

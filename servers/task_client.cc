@@ -2,6 +2,7 @@
 #include "servers/task_client.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "job/coordinator/coordinator_channel.h"
 #include "servers/outcome.h"
 

@@ -27,7 +27,6 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "base/clock.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "servers/parameter_server.grpc.pb.h"

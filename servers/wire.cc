@@ -2,7 +2,6 @@
 #include "servers/wire.h"
 
 #include <cstddef>
-#include <string>
 #include <utility>
 #include <variant>
 

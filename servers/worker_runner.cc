@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/exception_status.h"
 #include "base/format.h"

@@ -12,7 +12,6 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
-#include "compute/cpu/reduce.h"
 #include "compute/engine.h"
 
 namespace tessera::kernels {

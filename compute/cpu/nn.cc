@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 #include <vector>
 
 #include "Eigen/Core"
-#include "absl/strings/str_cat.h"
 #include "compute/cpu/image.h"
+#include "compute/cpu/index.h"
 
 namespace tessera::kernels {
 namespace {

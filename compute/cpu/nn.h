@@ -11,7 +11,6 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
-#include "compute/cpu/index.h"
 #include "compute/engine.h"
 #include "device/arithmetic.h"
 

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "Eigen/Core"
-#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "compute/cpu/pointwise.h"
 #include "device/arithmetic.h"

@@ -6,7 +6,6 @@
 #ifndef TESSERA_COMPUTE_CPU_OPTIMIZER_H_
 #define TESSERA_COMPUTE_CPU_OPTIMIZER_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "base/dtype.h"

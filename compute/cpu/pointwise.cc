@@ -5,7 +5,6 @@
 #include "compute/cpu/pointwise.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>

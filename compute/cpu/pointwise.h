@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "compute/engine.h"

@@ -2,7 +2,6 @@
 #include "compute/cpu/reduce.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>

@@ -7,11 +7,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/str_cat.h"
 #include "compute/contraction.h"
 #include "compute/cuda/map_plan.h"
 #include "compute/strided.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The toolkit's functions under the contract of MathApi, where there is a GPU.
-#include <memory>
 
 #include "absl/time/time.h"
 #include "compute/cuda/open_libraries.h"

@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "device/cuda/kernel_launch.h"

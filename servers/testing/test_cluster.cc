@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
