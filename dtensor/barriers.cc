@@ -22,25 +22,6 @@ constexpr absl::Duration kDeadlineGrace = absl::Milliseconds(20);
 
 }  // namespace
 
-StatusOr<std::shared_ptr<const BarrierPlan>> make_barrier_plan(const ProgramClient& client,
-                                                               const Mesh& mesh) {
-  auto plan = std::make_shared<BarrierPlan>(BarrierPlan{
-      .mesh = mesh,
-      .where = absl::StrCat("on ", mesh.to_string()),
-      .local = devices_in(mesh, client.local_devices),
-  });
-  if (!plan->local.empty()) {
-    TESSERA_ASSIGN_OR_RETURN(plan->group, client.group(mesh.device_ids()));
-  }
-  for (const MeshDevice& device : plan->local) {
-    TESSERA_ASSIGN_OR_RETURN(
-        plan->collectives.emplace_back(),
-        Collective::make({static_cast<int>(mesh.size()), static_cast<int>(device.position)},
-                         {.kind = OpKind::kBarrier, .dtype = DType::kInt32, .count = 1}));
-  }
-  return plan;
-}
-
 bool Barriers::meet_here(const BarrierPlan& plan, int64_t* sum) {
   if (static_cast<int64_t>(plan.local.size()) < plan.mesh.size()) return false;
   TakenStreams streams;

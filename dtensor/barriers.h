@@ -14,37 +14,22 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "collectives/collective.h"
-#include "collectives/group_backend.h"
 #include "collectives/platform/client_devices.h"
-#include "collectives/shared.h"
+#include "collectives/work.h"
 #include "device/buffer.h"
 #include "dtensor/mesh_devices.h"
-#include "dtensor/step_program.h"
 #include "dtensor/turns.h"
 #include "mesh/mesh.h"
 
 namespace tessera {
 
 class Programs;
-
-// What barriers on one mesh have in common.
-struct BarrierPlan {
-  Mesh mesh;
-  SharedText where;  // "on {x=2}"
-  MeshDevices local;
-  std::shared_ptr<GroupBackend> group = {};       // null where no device is local
-  std::vector<Collective::Ptr> collectives = {};  // of `local`
-};
-// Errors are those of `client.group`.
-StatusOr<std::shared_ptr<const BarrierPlan>> make_barrier_plan(const ProgramClient& client,
-                                                               const Mesh& mesh);
+struct BarrierPlan;
 
 class Barriers {
  public:

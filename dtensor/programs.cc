@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "base/dtype.h"
 #include "collectives/platform/client_devices.h"
 #include "dtensor/fetch_program.h"
 #include "mesh/mesh_runtime.h"
@@ -19,6 +21,26 @@ constexpr int64_t kMostOfBarrierPlans = 20'000;
 constexpr int64_t kWeightOfPlan = 16;
 
 Mesh without_runtime(const Mesh& mesh) { return internal::with_runtime(mesh, nullptr); }
+
+// Errors are those of `client.group`.
+StatusOr<std::shared_ptr<const BarrierPlan>> make_barrier_plan(const ProgramClient& client,
+                                                               const Mesh& mesh) {
+  auto plan = std::make_shared<BarrierPlan>(BarrierPlan{
+      .mesh = mesh,
+      .where = absl::StrCat("on ", mesh.to_string()),
+      .local = devices_in(mesh, client.local_devices),
+  });
+  if (!plan->local.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(plan->group, client.group(mesh.device_ids()));
+  }
+  for (const MeshDevice& device : plan->local) {
+    TESSERA_ASSIGN_OR_RETURN(
+        plan->collectives.emplace_back(),
+        Collective::make({static_cast<int>(mesh.size()), static_cast<int>(device.position)},
+                         {.kind = OpKind::kBarrier, .dtype = DType::kInt32, .count = 1}));
+  }
+  return plan;
+}
 
 }  // namespace
 

@@ -17,16 +17,19 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/hash/hash.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "collectives/collective.h"
 #include "collectives/group_backend.h"
-#include "dtensor/barriers.h"
+#include "collectives/shared.h"
 #include "dtensor/bounded_cache.h"
 #include "dtensor/job_connection.h"
+#include "dtensor/mesh_devices.h"
 #include "dtensor/program.h"
 #include "dtensor/replicas.h"
 #include "dtensor/step_program.h"
@@ -36,6 +39,15 @@
 #include "relayout/fetch.h"
 
 namespace tessera {
+
+// What barriers on one mesh have in common.
+struct BarrierPlan {
+  Mesh mesh;
+  SharedText where;  // "on {x=2}"
+  MeshDevices local;
+  std::shared_ptr<GroupBackend> group = {};       // null where no device is local
+  std::vector<Collective::Ptr> collectives = {};  // of `local`
+};
 
 class Programs {
  public:
