@@ -42,12 +42,13 @@ const Status& as_status(const StatusOr<T>& result) {
 #define TESSERA_CONCAT_(a, b) TESSERA_CONCAT_INNER_(a, b)
 
 // Returns the error of `expression` (a Status or a StatusOr) from the enclosing function, if any.
-#define TESSERA_RETURN_IF_ERROR(expression)                      \
-  do {                                                           \
-    if (auto&& tessera_result_ = (expression);                   \
-        !::tessera::internal::as_status(tessera_result_).ok()) { \
-      return ::tessera::internal::as_status(tessera_result_);    \
-    }                                                            \
+// The error is copied while the temporaries of `expression` live, which may hold it.
+#define TESSERA_RETURN_IF_ERROR(expression)                                                \
+  do {                                                                                     \
+    if (const ::absl::Status tessera_status_ = ::tessera::internal::as_status(expression); \
+        !tessera_status_.ok()) {                                                           \
+      return tessera_status_;                                                              \
+    }                                                                                      \
   } while (false)
 
 // Declares or assigns `target` from a StatusOr, or returns its error.

@@ -45,6 +45,26 @@ TEST(ReturnIfErrorTest, ReturnsTheFirstError) {
   EXPECT_EQ(trace, "");
 }
 
+// Its end writes the status that error() lends.
+class Lender {
+ public:
+  explicit Lender(Status& status) : status_(status) {}
+  ~Lender() { status_ = absl::InternalError("read after the lender's end"); }
+  const Status& error() const { return status_; }
+
+ private:
+  Status& status_;
+};
+
+TEST(ReturnIfErrorTest, ReadsAnErrorWhileItsTemporariesLive) {
+  const auto call = [](Status status) -> Status {
+    TESSERA_RETURN_IF_ERROR(Lender(status).error());
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(call(absl::OkStatus()), IsOk());
+  EXPECT_THAT(call(absl::NotFoundError("gone")), StatusIs(absl::StatusCode::kNotFound, "gone"));
+}
+
 TEST(ReturnIfErrorTest, IsOneStatement) {
   const auto call = [](bool checks) -> Status {
     if (checks)
