@@ -47,6 +47,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "collectives/signature.h"
 #include "shm/control.h"
@@ -183,6 +184,8 @@ struct RecordLayout {
   void clear(std::byte* first, uint64_t num_members) const;
 };
 static_assert(sizeof(RecordLayout) <= shm::GroupBlock::kLayoutBytes);
+// The clients of a group compare its bytes.
+static_assert(std::has_unique_object_representations_v<RecordLayout>);
 
 inline const RecordLayout& record_layout(const shm::GroupBlock& block) {
   return *reinterpret_cast<const RecordLayout*>(block.layout);

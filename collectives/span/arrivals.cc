@@ -25,6 +25,7 @@ struct CallHead {
   int32_t code;
   uint32_t detail_bytes;
   uint32_t label_bytes;
+  uint32_t zeros = 0;
 };
 
 // The start of an own part. Counts and input follow.

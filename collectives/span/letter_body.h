@@ -15,11 +15,11 @@
 
 namespace tessera::span {
 
-// Adds values at the end. Not vector::insert(), in which gcc 12 sees writes beyond the end when it
-// optimises.
+// Adds values at the end. Equal values have equal bytes: join_arrivals() compares those. Not
+// vector::insert(), in which gcc 12 sees writes beyond the end when it optimises.
 template <class T>
 void append(const T* values, size_t count, std::vector<std::byte>& body) {
-  static_assert(std::is_trivially_copyable_v<T>);
+  static_assert(std::has_unique_object_representations_v<T>);
   const size_t first = body.size();
   body.resize(first + count * sizeof(T));
   if (count > 0) std::memcpy(body.data() + first, values, count * sizeof(T));
