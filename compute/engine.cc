@@ -5,15 +5,6 @@
 
 namespace tessera::kernels {
 
-bool gives_bool(PointwiseOp op) {
-  constexpr bool kGivesBool[] = {
-#define TESSERA_GIVES_BOOL_(name, operands, dtypes, gives_bool) gives_bool,
-      TESSERA_POINTWISE_OPS_(TESSERA_GIVES_BOOL_)
-#undef TESSERA_GIVES_BOOL_
-  };
-  return kGivesBool[static_cast<int>(op)];
-}
-
 Status index_error(int64_t index, int64_t number, int64_t whole) {
   return absl::OutOfRangeError(absl::StrCat("index ", index, ", number ", number,
                                             " of this device, is not in a dim of ", whole,

@@ -147,8 +147,6 @@ struct StepArrays {
   std::byte* to[1 + kMaxStepSlots] = {};
 };
 
-bool gives_bool(PointwiseOp op);
-
 // OutOfRange: the index, which is number `number` of a device's, is not in a dim of `whole`.
 Status index_error(int64_t index, int64_t number, int64_t whole);
 

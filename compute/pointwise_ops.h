@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The elementwise operations of engines, as a list and as an enumeration.
+// The elementwise operations of engines, as a list and as an enumeration. pointwise_math.h has
+// their formulas, by the same names; everything else in compute/ follows from the list.
 //
 // nvcc reads this header: it includes nothing but the language's integers.
 #ifndef TESSERA_COMPUTE_POINTWISE_OPS_H_
@@ -10,58 +11,80 @@
 
 namespace tessera::kernels {
 
-// name, operands, the dtypes that it takes, whether it gives bool.
-#define TESSERA_POINTWISE_OPS_(X)      \
-  X(neg, 1, kNumbers, false)           \
-  X(abs, 1, kNumbers, false)           \
-  X(sign, 1, kNumbers, false)          \
-  X(square, 1, kNumbers, false)        \
-  X(relu, 1, kNumbers, false)          \
-  X(exp, 1, kFloats, false)            \
-  X(expm1, 1, kFloats, false)          \
-  X(log, 1, kFloats, false)            \
-  X(log1p, 1, kFloats, false)          \
-  X(sqrt, 1, kFloats, false)           \
-  X(rsqrt, 1, kFloats, false)          \
-  X(reciprocal, 1, kFloats, false)     \
-  X(sin, 1, kFloats, false)            \
-  X(cos, 1, kFloats, false)            \
-  X(tanh, 1, kFloats, false)           \
-  X(sigmoid, 1, kFloats, false)        \
-  X(gelu, 1, kFloats, false)           \
-  X(silu, 1, kFloats, false)           \
-  X(erf, 1, kFloats, false)            \
-  X(softplus, 1, kFloats, false)       \
-  X(floor, 1, kFloats, false)          \
-  X(ceil, 1, kFloats, false)           \
-  X(round, 1, kFloats, false)          \
-  X(is_nan, 1, kFloats, true)          \
-  X(logical_not, 1, kBool, true)       \
-  X(add, 2, kNumbers, false)           \
-  X(sub, 2, kNumbers, false)           \
-  X(mul, 2, kNumbers, false)           \
-  X(mul_or_zero, 2, kFloats, false)    \
-  X(div, 2, kFloats, false)            \
-  X(div_or_zero, 2, kFloats, false)    \
-  X(floor_div, 2, kNumbers, false)     \
-  X(mod, 2, kNumbers, false)           \
-  X(pow, 2, kNumbers, false)           \
-  X(maximum, 2, kAnything, false)      \
-  X(minimum, 2, kAnything, false)      \
-  X(equal, 2, kAnything, true)         \
-  X(not_equal, 2, kAnything, true)     \
-  X(less, 2, kAnything, true)          \
-  X(less_equal, 2, kAnything, true)    \
-  X(greater, 2, kAnything, true)       \
-  X(greater_equal, 2, kAnything, true) \
-  X(logical_and, 2, kBool, true)       \
-  X(logical_or, 2, kBool, true)
+// The dtypes that an op takes.
+enum class DTypes : uint8_t { kFloats, kNumbers, kBool, kAnything };
+
+// The ops by what they need of a GPU. Each family has a kernel of its own: a kernel of all ops has
+// the registers and the stack of the most expensive op, and fewer threads at a time.
+enum class OpFamily : uint8_t {
+  kArithmetic,    // a few instructions
+  kFunction,      // divisions, roots, exponentials and the like
+  kRareFunction,  // many registers or a stack
+  kPredicate,     // gives bool; all other families give the dtype of the operands
+};
+
+// name, operands, dtypes, family.
+#define TESSERA_POINTWISE_OPS_(X)            \
+  X(neg, 1, kNumbers, kArithmetic)           \
+  X(abs, 1, kNumbers, kArithmetic)           \
+  X(sign, 1, kNumbers, kArithmetic)          \
+  X(square, 1, kNumbers, kArithmetic)        \
+  X(relu, 1, kNumbers, kArithmetic)          \
+  X(exp, 1, kFloats, kFunction)              \
+  X(expm1, 1, kFloats, kFunction)            \
+  X(log, 1, kFloats, kFunction)              \
+  X(log1p, 1, kFloats, kFunction)            \
+  X(sqrt, 1, kFloats, kFunction)             \
+  X(rsqrt, 1, kFloats, kFunction)            \
+  X(reciprocal, 1, kFloats, kFunction)       \
+  X(sin, 1, kFloats, kRareFunction)          \
+  X(cos, 1, kFloats, kRareFunction)          \
+  X(tanh, 1, kFloats, kFunction)             \
+  X(sigmoid, 1, kFloats, kFunction)          \
+  X(gelu, 1, kFloats, kFunction)             \
+  X(silu, 1, kFloats, kFunction)             \
+  X(erf, 1, kFloats, kFunction)              \
+  X(softplus, 1, kFloats, kFunction)         \
+  X(floor, 1, kFloats, kArithmetic)          \
+  X(ceil, 1, kFloats, kArithmetic)           \
+  X(round, 1, kFloats, kArithmetic)          \
+  X(is_nan, 1, kFloats, kPredicate)          \
+  X(logical_not, 1, kBool, kPredicate)       \
+  X(add, 2, kNumbers, kArithmetic)           \
+  X(sub, 2, kNumbers, kArithmetic)           \
+  X(mul, 2, kNumbers, kArithmetic)           \
+  X(mul_or_zero, 2, kFloats, kArithmetic)    \
+  X(div, 2, kFloats, kFunction)              \
+  X(div_or_zero, 2, kFloats, kFunction)      \
+  X(floor_div, 2, kNumbers, kRareFunction)   \
+  X(mod, 2, kNumbers, kRareFunction)         \
+  X(pow, 2, kNumbers, kRareFunction)         \
+  X(maximum, 2, kAnything, kArithmetic)      \
+  X(minimum, 2, kAnything, kArithmetic)      \
+  X(equal, 2, kAnything, kPredicate)         \
+  X(not_equal, 2, kAnything, kPredicate)     \
+  X(less, 2, kAnything, kPredicate)          \
+  X(less_equal, 2, kAnything, kPredicate)    \
+  X(greater, 2, kAnything, kPredicate)       \
+  X(greater_equal, 2, kAnything, kPredicate) \
+  X(logical_and, 2, kBool, kPredicate)       \
+  X(logical_or, 2, kBool, kPredicate)
 
 enum class PointwiseOp : uint8_t {
-#define TESSERA_ENUMERATOR_(name, operands, dtypes, gives_bool) name,
+#define TESSERA_ENUMERATOR_(name, operands, dtypes, family) name,
   TESSERA_POINTWISE_OPS_(TESSERA_ENUMERATOR_)
 #undef TESSERA_ENUMERATOR_
 };
+
+constexpr OpFamily family_of(PointwiseOp op) {
+  constexpr OpFamily kFamilies[] = {
+#define TESSERA_FAMILY_(name, operands, dtypes, family) OpFamily::family,
+      TESSERA_POINTWISE_OPS_(TESSERA_FAMILY_)
+#undef TESSERA_FAMILY_
+  };
+  return kFamilies[static_cast<int>(op)];
+}
+constexpr bool gives_bool(PointwiseOp op) { return family_of(op) == OpFamily::kPredicate; }
 
 }  // namespace tessera::kernels
 

@@ -19,8 +19,8 @@ namespace tessera::kernels {
 namespace {
 
 constexpr PointwiseInfo kInfos[] = {
-#define TESSERA_INFO_(name, operands, dtypes, gives_bool) \
-  {#name, operands, DTypes::dtypes, gives_bool},
+#define TESSERA_INFO_(name, operands, dtypes, family) \
+  {#name, operands, DTypes::dtypes, gives_bool(PointwiseOp::name)},
     TESSERA_POINTWISE_OPS_(TESSERA_INFO_)
 #undef TESSERA_INFO_
 };

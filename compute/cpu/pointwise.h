@@ -19,8 +19,6 @@
 
 namespace tessera::kernels {
 
-enum class DTypes : uint8_t { kFloats, kNumbers, kBool, kAnything };
-
 struct PointwiseInfo {
   const char* name;
   int num_operands;

@@ -21,6 +21,8 @@
 
 namespace tessera::cuda {
 
+using kernels::family_of;
+using kernels::OpFamily;
 using kernels::PointwiseOp;
 
 // ---- Map
@@ -85,48 +87,6 @@ template <class W>
 TESSERA_KERNEL_BODY W sigmoid(W x) {
   const W e = std::exp(-std::fabs(x));
   return x >= 0 ? 1 / (1 + e) : e / (1 + e);
-}
-
-// The ops by what they need of a GPU. Each family has a kernel of its own: one of them all has the
-// registers and the stack of its most expensive op, and fewer threads at a time.
-enum class OpFamily { kArithmetic, kFunction, kRareFunction, kComparison };
-TESSERA_KERNEL_BODY constexpr OpFamily family_of(PointwiseOp op) {
-  switch (op) {
-    case PointwiseOp::neg:
-    case PointwiseOp::abs:
-    case PointwiseOp::sign:
-    case PointwiseOp::square:
-    case PointwiseOp::relu:
-    case PointwiseOp::floor:
-    case PointwiseOp::ceil:
-    case PointwiseOp::round:
-    case PointwiseOp::add:
-    case PointwiseOp::sub:
-    case PointwiseOp::mul:
-    case PointwiseOp::mul_or_zero:
-    case PointwiseOp::maximum:
-    case PointwiseOp::minimum:
-      return OpFamily::kArithmetic;
-    case PointwiseOp::sin:
-    case PointwiseOp::cos:
-    case PointwiseOp::floor_div:
-    case PointwiseOp::mod:
-    case PointwiseOp::pow:
-      return OpFamily::kRareFunction;
-    case PointwiseOp::is_nan:
-    case PointwiseOp::logical_not:
-    case PointwiseOp::equal:
-    case PointwiseOp::not_equal:
-    case PointwiseOp::less:
-    case PointwiseOp::less_equal:
-    case PointwiseOp::greater:
-    case PointwiseOp::greater_equal:
-    case PointwiseOp::logical_and:
-    case PointwiseOp::logical_or:
-      return OpFamily::kComparison;
-    default:
-      return OpFamily::kFunction;
-  }
 }
 
 template <PointwiseOp kOp, class W>
@@ -301,7 +261,7 @@ struct PointwiseBody {
   using W = Computed<T>;
   static constexpr int kPack = map_pack(sizeof(T));
   using Pack = Elements<T, kPack>;
-  using Out = typename Choose<kFamily == OpFamily::kComparison, uint8_t, T>::Type;
+  using Out = typename Choose<kFamily == OpFamily::kPredicate, uint8_t, T>::Type;
 
   // An op of one operand has a zero as the other.
   static TESSERA_KERNEL_BODY void item(const Map& map, int64_t i) {
@@ -310,9 +270,9 @@ struct PointwiseBody {
     const Pack b = load_pack<T, kPack>(map, map.in[1], place.from[1], place.count);
     Elements<Out, kPack> out = {};
     switch (map.op) {
-#define TESSERA_APPLY_(name, operands, dtypes, gives_bool) \
-  case PointwiseOp::name:                                  \
-    apply<PointwiseOp::name>(a, b, &out);                  \
+#define TESSERA_APPLY_(name, operands, dtypes, family) \
+  case PointwiseOp::name:                              \
+    apply<PointwiseOp::name>(a, b, &out);              \
     break;
       TESSERA_POINTWISE_OPS_(TESSERA_APPLY_)
 #undef TESSERA_APPLY_
@@ -327,7 +287,7 @@ struct PointwiseBody {
       for (int e = 0; e < kPack; ++e) {
         const W x = Wide<T>::of(a.elements[e]);
         const W y = Wide<T>::of(b.elements[e]);
-        if constexpr (kFamily == OpFamily::kComparison) {
+        if constexpr (kFamily == OpFamily::kPredicate) {
           out->elements[e] = compare<kOp>(x, y) ? 1 : 0;
         } else {
           out->elements[e] = Wide<T>::back(compute<kOp>(x, y));
@@ -841,8 +801,8 @@ void with_family(PointwiseOp op, Fn fn) {
       return;
     case OpFamily::kRareFunction:
       return fn(PointwiseBody<T, OpFamily::kRareFunction>());
-    case OpFamily::kComparison:
-      return fn(PointwiseBody<T, OpFamily::kComparison>());
+    case OpFamily::kPredicate:
+      return fn(PointwiseBody<T, OpFamily::kPredicate>());
   }
 }
 template <class Fn>

@@ -222,15 +222,17 @@ INSTANTIATE_TEST_SUITE_P(Api, EnginesTest,
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(EnginesTest, Pointwise) {
-  constexpr int kNumOps = static_cast<int>(PointwiseOp::logical_or) + 1;
+  constexpr PointwiseOp kOps[] = {
+#define TESSERA_OP_(name, operands, dtypes, family) PointwiseOp::name,
+      TESSERA_POINTWISE_OPS_(TESSERA_OP_)
+#undef TESSERA_OP_
+  };
   const int64_t sizes[] = {6, 35};
   const int64_t dense[] = {35, 1};
   const int64_t row[] = {0, 1};
   const int64_t same[] = {0, 0};
-  for (int number = 0; number < kNumOps; ++number) {
-    const auto op = static_cast<PointwiseOp>(number);
+  for (const PointwiseOp op : kOps) {
     const kernels::PointwiseInfo& info = kernels::pointwise_info(op);
-    EXPECT_EQ(kernels::gives_bool(op), info.gives_bool);
     for (const DType dtype : kAllTypes) {
       if (!kernels::accepts(info.dtypes, dtype)) continue;
       const DType gives = info.gives_bool ? DType::kBool : dtype;

@@ -77,8 +77,7 @@ int64_t bytes_of_operand(const Map& map, int k) {
   return map.kind == Map::Kind::kSelect && k == 0 ? 1 : element_bytes_of(map.type);
 }
 int64_t bytes_of_result(const Map& map) {
-  const bool gives_bool =
-      map.kind == Map::Kind::kPointwise && family_of(map.op) == OpFamily::kComparison;
+  const bool gives_bool = map.kind == Map::Kind::kPointwise && kernels::gives_bool(map.op);
   return gives_bool ? 1 : element_bytes_of(map.type);
 }
 
