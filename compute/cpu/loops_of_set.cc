@@ -4,12 +4,11 @@
 // else has internal linkage, and no function of a header is called: the linker could take its copy
 // for another set, which may not run on the CPU.
 #include <cstdint>
-#include <type_traits>
 
 #define TESSERA_KERNEL_BODY static inline
 #include "compute/cpu/loops.h"
 #include "compute/optimizer_math.h"
-#include "device/number_math.h"
+#include "compute/pointwise_math.h"
 
 // Functions of libm. With this attribute the compiler may call libmvec's for vectors.
 #if defined(__AVX2__) && !defined(__clang__)
@@ -18,254 +17,52 @@
 #define TESSERA_VECTOR_ __attribute__((const))
 #endif
 // C++ does not let two functions of C have one name, so each type has a name of its own.
-#define TESSERA_LIBM_(name)                                                      \
-  extern "C" TESSERA_VECTOR_ float tessera_##name##_f(float) __asm__(#name "f"); \
-  extern "C" TESSERA_VECTOR_ double tessera_##name##_d(double) __asm__(#name);   \
-  namespace {                                                                    \
-  inline float m_##name(float x) { return tessera_##name##_f(x); }               \
-  inline double m_##name(double x) { return tessera_##name##_d(x); }             \
-  }
-TESSERA_LIBM_(exp)
-TESSERA_LIBM_(expm1)
-TESSERA_LIBM_(log)
-TESSERA_LIBM_(log1p)
-TESSERA_LIBM_(sin)
-TESSERA_LIBM_(cos)
-TESSERA_LIBM_(tanh)
-TESSERA_LIBM_(erf)
-TESSERA_LIBM_(erfc)
-extern "C" TESSERA_VECTOR_ float tessera_pow_f(float, float) __asm__("powf");
-extern "C" TESSERA_VECTOR_ double tessera_pow_d(double, double) __asm__("pow");
+#define TESSERA_UNARY_(name)                                          \
+  TESSERA_VECTOR_ float tessera_##name##_f(float) __asm__(#name "f"); \
+  TESSERA_VECTOR_ double tessera_##name##_d(double) __asm__(#name);
+#define TESSERA_BINARY_(name)                                                \
+  TESSERA_VECTOR_ float tessera_##name##_f(float, float) __asm__(#name "f"); \
+  TESSERA_VECTOR_ double tessera_##name##_d(double, double) __asm__(#name);
+extern "C" {
+TESSERA_LIBRARY_MATH_(TESSERA_UNARY_, TESSERA_BINARY_)
+}
+#undef TESSERA_UNARY_
+#undef TESSERA_BINARY_
 
 namespace tessera::kernels {
 namespace {
 
-float m_pow(float x, float y) { return tessera_pow_f(x, y); }
-double m_pow(double x, double y) { return tessera_pow_d(x, y); }
-float m_sqrt(float x) { return __builtin_sqrtf(x); }
-double m_sqrt(double x) { return __builtin_sqrt(x); }
-float m_abs(float x) { return __builtin_fabsf(x); }
-double m_abs(double x) { return __builtin_fabs(x); }
-float m_floor(float x) { return __builtin_floorf(x); }
-double m_floor(double x) { return __builtin_floor(x); }
-float m_ceil(float x) { return __builtin_ceilf(x); }
-double m_ceil(double x) { return __builtin_ceil(x); }
-float m_round(float x) { return __builtin_rintf(x); }
-double m_round(double x) { return __builtin_rint(x); }
-float m_fmod(float x, float y) { return __builtin_fmodf(x, y); }
-double m_fmod(double x, double y) { return __builtin_fmod(x, y); }
+// The Math of pointwise_math.h.
+struct HostMath {
+#define TESSERA_UNARY_(name)                                   \
+  static float name(float x) { return tessera_##name##_f(x); } \
+  static double name(double x) { return tessera_##name##_d(x); }
+#define TESSERA_BINARY_(name)                                              \
+  static float name(float x, float y) { return tessera_##name##_f(x, y); } \
+  static double name(double x, double y) { return tessera_##name##_d(x, y); }
+  TESSERA_LIBRARY_MATH_(TESSERA_UNARY_, TESSERA_BINARY_)
+#undef TESSERA_UNARY_
+#undef TESSERA_BINARY_
+#define TESSERA_UNARY_(name)                                    \
+  static float name(float x) { return __builtin_##name##f(x); } \
+  static double name(double x) { return __builtin_##name(x); }
+#define TESSERA_BINARY_(name)                                               \
+  static float name(float x, float y) { return __builtin_##name##f(x, y); } \
+  static double name(double x, double y) { return __builtin_##name(x, y); }
+  TESSERA_EXACT_MATH_(TESSERA_UNARY_, TESSERA_BINARY_)
+#undef TESSERA_UNARY_
+#undef TESSERA_BINARY_
+};
 
-// Integers wrap: signed ones are computed as unsigned ones.
-template <class T>
-auto as_unsigned(T x) {
-  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
-    return static_cast<std::make_unsigned_t<T>>(x);
+// out[i] = formula(a[i]), or formula(a[i], b[i]).
+template <int kOperands, class T, class Formula>
+void loop(const T* a, const T* b, void* out, int64_t n, Formula formula) {
+  if constexpr (kOperands == 1) {
+    auto* const to = static_cast<decltype(formula(*a))*>(out);
+    for (int64_t i = 0; i < n; ++i) to[i] = formula(a[i]);
   } else {
-    return x;
-  }
-}
-template <class T>
-T add(T a, T b) {
-  return static_cast<T>(as_unsigned(a) + as_unsigned(b));
-}
-template <class T>
-T sub(T a, T b) {
-  return static_cast<T>(as_unsigned(a) - as_unsigned(b));
-}
-template <class T>
-T mul(T a, T b) {
-  return static_cast<T>(as_unsigned(a) * as_unsigned(b));
-}
-// 0 where either factor is 0, whatever the other is.
-template <class T>
-T mul_or_zero(T a, T b) {
-  return ((a == 0) | (b == 0)) ? T(0) : a * b;
-}
-
-// Integers: 0 where b is 0.
-template <class T>
-T floor_div(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    return floor_quotient(a, b);
-  } else {
-    if (b == 0) return 0;
-    if constexpr (std::is_signed_v<T>) {
-      if (b == -1) return sub(T(0), a);
-      return static_cast<T>(a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0));
-    } else {
-      return static_cast<T>(a / b);
-    }
-  }
-}
-template <class T>
-T mod(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    const T r = m_fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-  } else {
-    return b == 0 ? T(0) : sub(a, mul(floor_div(a, b), b));
-  }
-}
-// Integers: 0 where the power is a fraction.
-template <class T>
-T power(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) {
-    return m_pow(a, b);
-  } else {
-    if constexpr (std::is_signed_v<T>) {
-      if (b < 0) return a == 1 ? T(1) : a == T(-1) ? (b % 2 == 0 ? T(1) : T(-1)) : T(0);
-    }
-    T result = 1;
-    for (; b > 0; b = static_cast<T>(b >> 1), a = mul(a, a)) {
-      if ((b & 1) != 0) result = mul(result, a);
-    }
-    return result;
-  }
-}
-template <class T>
-T sigmoid(T x) {
-  const T e = m_exp(-m_abs(x));
-  return (x >= 0 ? T(1) : e) / (1 + e);
-}
-
-template <class T, class R, class Fn>
-bool loop1(const T* a, R* out, int64_t n, Fn fn) {
-  for (int64_t i = 0; i < n; ++i) out[i] = fn(a[i]);
-  return true;
-}
-template <class T, class R, class Fn>
-bool loop2(const T* a, const T* b, R* out, int64_t n, Fn fn) {
-  for (int64_t i = 0; i < n; ++i) out[i] = fn(a[i], b[i]);
-  return true;
-}
-
-// Operations whose result is bool, and comparisons; false for others.
-template <class T>
-bool compute_anything(PointwiseOp op, const T* a, const T* b, void* out, int64_t n) {
-  bool* const flags = static_cast<bool*>(out);
-  T* const to = static_cast<T*>(out);
-  switch (op) {
-    case PointwiseOp::is_nan:
-      return loop1(a, flags, n, [](T x) { return x != x; });
-    case PointwiseOp::logical_not:
-      return loop1(a, flags, n, [](T x) { return !x; });
-    case PointwiseOp::equal:
-      return loop2(a, b, flags, n, [](T x, T y) { return x == y; });
-    case PointwiseOp::not_equal:
-      return loop2(a, b, flags, n, [](T x, T y) { return x != y; });
-    case PointwiseOp::less:
-      return loop2(a, b, flags, n, [](T x, T y) { return x < y; });
-    case PointwiseOp::less_equal:
-      return loop2(a, b, flags, n, [](T x, T y) { return x <= y; });
-    case PointwiseOp::greater:
-      return loop2(a, b, flags, n, [](T x, T y) { return x > y; });
-    case PointwiseOp::greater_equal:
-      return loop2(a, b, flags, n, [](T x, T y) { return x >= y; });
-    case PointwiseOp::logical_and:
-      return loop2(a, b, flags, n, [](T x, T y) { return x && y; });
-    case PointwiseOp::logical_or:
-      return loop2(a, b, flags, n, [](T x, T y) { return x || y; });
-    // NaN only where both are.
-    case PointwiseOp::maximum:
-      return loop2(a, b, to, n, [](T x, T y) { return ((x > y) | (y != y)) ? x : y; });
-    case PointwiseOp::minimum:
-      return loop2(a, b, to, n, [](T x, T y) { return ((x < y) | (y != y)) ? x : y; });
-    default:
-      return false;
-  }
-}
-
-template <class T>
-bool compute_numbers(PointwiseOp op, const T* a, const T* b, T* out, int64_t n) {
-  switch (op) {
-    case PointwiseOp::neg:
-      return loop1(a, out, n, [](T x) {
-        if constexpr (std::is_floating_point_v<T>) return -x;
-        return sub(T(0), x);
-      });
-    case PointwiseOp::abs:
-      return loop1(a, out, n, [](T x) {
-        if constexpr (std::is_floating_point_v<T>) return m_abs(x);
-        return x < T(0) ? sub(T(0), x) : x;
-      });
-    case PointwiseOp::sign:
-      return loop1(a, out, n, [](T x) {
-        const T sign = static_cast<T>((x > T(0) ? T(1) : T(0)) - (x < T(0) ? T(1) : T(0)));
-        return x != x ? x : sign;
-      });
-    case PointwiseOp::square:
-      return loop1(a, out, n, [](T x) { return mul(x, x); });
-    case PointwiseOp::relu:
-      return loop1(a, out, n, [](T x) { return x < T(0) ? T(0) : x; });
-    case PointwiseOp::add:
-      return loop2(a, b, out, n, add<T>);
-    case PointwiseOp::sub:
-      return loop2(a, b, out, n, sub<T>);
-    case PointwiseOp::mul:
-      return loop2(a, b, out, n, mul<T>);
-    case PointwiseOp::floor_div:
-      return loop2(a, b, out, n, floor_div<T>);
-    case PointwiseOp::mod:
-      return loop2(a, b, out, n, mod<T>);
-    case PointwiseOp::pow:
-      return loop2(a, b, out, n, power<T>);
-    default:
-      return false;
-  }
-}
-
-template <class T>
-bool compute_floats(PointwiseOp op, const T* a, const T* b, T* out, int64_t n) {
-  switch (op) {
-    case PointwiseOp::exp:
-      return loop1(a, out, n, [](T x) { return m_exp(x); });
-    case PointwiseOp::expm1:
-      return loop1(a, out, n, [](T x) { return m_expm1(x); });
-    case PointwiseOp::log:
-      return loop1(a, out, n, [](T x) { return m_log(x); });
-    case PointwiseOp::log1p:
-      return loop1(a, out, n, [](T x) { return m_log1p(x); });
-    case PointwiseOp::sqrt:
-      return loop1(a, out, n, [](T x) { return m_sqrt(x); });
-    case PointwiseOp::rsqrt:
-      return loop1(a, out, n, [](T x) { return 1 / m_sqrt(x); });
-    case PointwiseOp::reciprocal:
-      return loop1(a, out, n, [](T x) { return 1 / x; });
-    case PointwiseOp::sin:
-      return loop1(a, out, n, [](T x) { return m_sin(x); });
-    case PointwiseOp::cos:
-      return loop1(a, out, n, [](T x) { return m_cos(x); });
-    case PointwiseOp::tanh:
-      return loop1(a, out, n, [](T x) { return m_tanh(x); });
-    case PointwiseOp::sigmoid:
-      return loop1(a, out, n, [](T x) { return sigmoid(x); });
-    case PointwiseOp::gelu:
-      // By erfc, which is exact where 1 + erf cancels.
-      return loop1(a, out, n,
-                   [](T x) { return x / 2 * m_erfc(-x * static_cast<T>(0.70710678118654752440)); });
-    case PointwiseOp::silu:
-      return loop1(a, out, n, [](T x) { return x * sigmoid(x); });
-    case PointwiseOp::erf:
-      return loop1(a, out, n, [](T x) { return m_erf(x); });
-    case PointwiseOp::softplus:
-      return loop1(a, out, n, [](T x) { return (x > 0 ? x : T(0)) + m_log1p(m_exp(-m_abs(x))); });
-    case PointwiseOp::floor:
-      return loop1(a, out, n, [](T x) { return m_floor(x); });
-    case PointwiseOp::ceil:
-      return loop1(a, out, n, [](T x) { return m_ceil(x); });
-    case PointwiseOp::round:
-      return loop1(a, out, n, [](T x) { return m_round(x); });
-    case PointwiseOp::div:
-      return loop2(a, b, out, n, [](T x, T y) { return x / y; });
-    case PointwiseOp::mul_or_zero:
-      return loop2(a, b, out, n, mul_or_zero<T>);
-    case PointwiseOp::div_or_zero:
-      return loop2(a, b, out, n, [](T x, T y) {
-        const T infinity = static_cast<T>(__builtin_inf());
-        return ((x == 0) | (m_abs(y) == infinity)) ? T(0) : x / y;
-      });
-    default:
-      return false;
+    auto* const to = static_cast<decltype(formula(*a, *b))*>(out);
+    for (int64_t i = 0; i < n; ++i) to[i] = formula(a[i], b[i]);
   }
 }
 
@@ -273,12 +70,17 @@ template <class T>
 bool compute(PointwiseOp op, const void* first, const void* second, void* out, int64_t n) {
   const T* const a = static_cast<const T*>(first);
   const T* const b = static_cast<const T*>(second);
-  T* const to = static_cast<T*>(out);
-  if (compute_anything(op, a, b, out, n)) return true;
-  if constexpr (!std::is_same_v<T, bool>) {
-    if (compute_numbers(op, a, b, to, n)) return true;
+  switch (op) {
+#define TESSERA_LOOP_(name, operands, dtypes, family)                                         \
+  case PointwiseOp::name:                                                                     \
+    if constexpr (takes<T>(DTypes::dtypes)) {                                                 \
+      loop<operands>(a, b, out, n, [](auto... x) { return formulas::name<HostMath>(x...); }); \
+      return true;                                                                            \
+    }                                                                                         \
+    return false;
+    TESSERA_POINTWISE_OPS_(TESSERA_LOOP_)
+#undef TESSERA_LOOP_
   }
-  if constexpr (std::is_floating_point_v<T>) return compute_floats(op, a, b, to, n);
   return false;
 }
 
@@ -404,11 +206,11 @@ T greatest(const T* x, int64_t n) {
 template <class T>
 void exp_row(const T* in, T shift, int64_t n, T* out) {
   const int64_t whole = n / kLanes * kLanes;
-  for (int64_t i = 0; i < whole; ++i) out[i] = m_exp(in[i] - shift);
+  for (int64_t i = 0; i < whole; ++i) out[i] = HostMath::exp(in[i] - shift);
   if (whole == n) return;
   T block[kLanes] = {};
   for (int64_t i = whole; i < n; ++i) block[i - whole] = in[i] - shift;
-  for (int64_t k = 0; k < kLanes; ++k) block[k] = m_exp(block[k]);
+  for (int64_t k = 0; k < kLanes; ++k) block[k] = HostMath::exp(block[k]);
   for (int64_t i = whole; i < n; ++i) out[i] = block[i - whole];
 }
 
@@ -420,11 +222,12 @@ void softmax_of(bool is_log, const void* in, Rows rows, void* out) {
     const T* const x = static_cast<const T*>(in) + row * n;
     T* const y = static_cast<T*>(out) + row * n;
     const T most = greatest(x, n);
-    const T shift = m_abs(most) <= (sizeof(T) == 4 ? T(__FLT_MAX__) : T(__DBL_MAX__)) ? most : T(0);
+    const T shift =
+        HostMath::fabs(most) <= (sizeof(T) == 4 ? T(__FLT_MAX__) : T(__DBL_MAX__)) ? most : T(0);
     exp_row(x, shift, n, y);
     const T sum = sum_of<T>(n, [y](int64_t i) { return y[i]; });
     if (is_log) {
-      const T log = m_log(sum);
+      const T log = HostMath::log(sum);
       for (int64_t i = 0; i < n; ++i) y[i] = (x[i] - shift) - log;
     } else {
       for (int64_t i = 0; i < n; ++i) y[i] = y[i] / sum;
@@ -447,10 +250,11 @@ void softmax_gradient_of(bool is_log, const void* result, const void* cotangent,
     if (is_log) {
       const T sum = sum_of<T>(n, [c](int64_t i) { return c[i]; });
       exp_row(y, T(0), n, to);
-      for (int64_t i = 0; i < n; ++i) to[i] = c[i] - mul_or_zero(to[i], sum);
+      for (int64_t i = 0; i < n; ++i) to[i] = c[i] - formulas::mul_or_zero<HostMath>(to[i], sum);
     } else {
-      const T sum = sum_of<T>(n, [y, c](int64_t i) { return mul_or_zero(y[i], c[i]); });
-      for (int64_t i = 0; i < n; ++i) to[i] = mul_or_zero(y[i], c[i] - sum);
+      const T sum =
+          sum_of<T>(n, [y, c](int64_t i) { return formulas::mul_or_zero<HostMath>(y[i], c[i]); });
+      for (int64_t i = 0; i < n; ++i) to[i] = formulas::mul_or_zero<HostMath>(y[i], c[i] - sum);
     }
   }
 }
@@ -471,7 +275,7 @@ Moments<T> moments_of(const T* x, int64_t n, double epsilon) {
   const T count = static_cast<T>(n);
   const T mean = sum_of<T>(n, [x](int64_t i) { return x[i]; }) / count;
   const T squares = sum_of<T>(n, [x, mean](int64_t i) { return (x[i] - mean) * (x[i] - mean); });
-  return {mean, 1 / m_sqrt(squares / count + static_cast<T>(epsilon))};
+  return {mean, 1 / HostMath::sqrt(squares / count + static_cast<T>(epsilon))};
 }
 
 template <class T>

@@ -37,8 +37,6 @@ template <class T>
 using Computed = typename Wide<T>::Type;
 template <class W>
 inline constexpr bool kIsFloat = IsSame<W, float>::kValue || IsSame<W, double>::kValue;
-template <class W>
-inline constexpr bool kIsUnsigned = IsSame<W, uint8_t>::kValue;
 
 template <class T>
 TESSERA_KERNEL_BODY Computed<T> load(const std::byte* from, int64_t i) {

@@ -16,180 +16,28 @@
 #include "compute/cuda/draw_bodies.h"
 #include "compute/cuda/image_bodies.h"
 #include "compute/cuda/math.h"
+#include "compute/pointwise_math.h"
 #include "device/cuda/kernel_bodies.h"
-#include "device/number_math.h"
 
 namespace tessera::cuda {
 
-using kernels::family_of;
+using kernels::DTypes;
 using kernels::OpFamily;
 using kernels::PointwiseOp;
 
 // ---- Map
 
-template <class W>
-TESSERA_KERNEL_BODY W subtract(W a, W b) {
-  if constexpr (kIsFloat<W>) {
-    return a - b;
-  } else {
-    return static_cast<W>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+// The Math of pointwise_math.h: functions of C++, which nvcc has for GPUs too.
+struct CudaMath {
+#define TESSERA_FUNCTION_(name)                  \
+  template <class... W>                          \
+  static TESSERA_KERNEL_BODY auto name(W... x) { \
+    return std::name(x...);                      \
   }
-}
-template <class W>
-TESSERA_KERNEL_BODY bool is_negative(W a) {
-  if constexpr (kIsUnsigned<W>) {
-    return false;
-  } else {
-    return a < W(0);
-  }
-}
-// Integers: 0 where b is 0.
-template <class W>
-TESSERA_KERNEL_BODY W floor_divide(W a, W b) {
-  if constexpr (kIsFloat<W>) {
-    return kernels::floor_quotient(a, b);
-  } else {
-    if (b == 0) return 0;
-    if constexpr (kIsUnsigned<W>) {
-      return static_cast<W>(a / b);
-    } else {
-      if (b == static_cast<W>(-1)) return subtract(W(0), a);
-      return static_cast<W>(a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0));
-    }
-  }
-}
-template <class W>
-TESSERA_KERNEL_BODY W modulo(W a, W b) {
-  if constexpr (kIsFloat<W>) {
-    const W r = std::fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-  } else {
-    return b == 0 ? W(0) : subtract(a, multiply(floor_divide(a, b), b));
-  }
-}
-// Integers: 0 where the power is a fraction.
-template <class W>
-TESSERA_KERNEL_BODY W power(W a, W b) {
-  if constexpr (kIsFloat<W>) {
-    return std::pow(a, b);
-  } else {
-    if constexpr (!kIsUnsigned<W>) {
-      if (b < 0) return a == 1 ? W(1) : a == W(-1) ? (b % 2 == 0 ? W(1) : W(-1)) : W(0);
-    }
-    W result = 1;
-    for (; b > 0; b = static_cast<W>(b >> 1), a = multiply(a, a)) {
-      if ((b & 1) != 0) result = multiply(result, a);
-    }
-    return result;
-  }
-}
-template <class W>
-TESSERA_KERNEL_BODY W sigmoid(W x) {
-  const W e = std::exp(-std::fabs(x));
-  return x >= 0 ? 1 / (1 + e) : e / (1 + e);
-}
-
-template <PointwiseOp kOp, class W>
-TESSERA_KERNEL_BODY bool compare(W a, W b) {
-  if constexpr (kOp == PointwiseOp::is_nan) return a != a;
-  if constexpr (kOp == PointwiseOp::logical_not) return a == W(0);
-  if constexpr (kOp == PointwiseOp::equal) return a == b;
-  if constexpr (kOp == PointwiseOp::not_equal) return a != b;
-  if constexpr (kOp == PointwiseOp::less) return a < b;
-  if constexpr (kOp == PointwiseOp::less_equal) return a <= b;
-  if constexpr (kOp == PointwiseOp::greater) return a > b;
-  if constexpr (kOp == PointwiseOp::greater_equal) return a >= b;
-  if constexpr (kOp == PointwiseOp::logical_and) return a != W(0) && b != W(0);
-  if constexpr (kOp == PointwiseOp::logical_or) return a != W(0) || b != W(0);
-}
-
-// Operations on floats.
-template <PointwiseOp kOp, class W>
-TESSERA_KERNEL_BODY W compute_float(W a, W b) {
-  if constexpr (kOp == PointwiseOp::exp) {
-    return std::exp(a);
-  } else if constexpr (kOp == PointwiseOp::expm1) {
-    return std::expm1(a);
-  } else if constexpr (kOp == PointwiseOp::log) {
-    return std::log(a);
-  } else if constexpr (kOp == PointwiseOp::log1p) {
-    return std::log1p(a);
-  } else if constexpr (kOp == PointwiseOp::sqrt) {
-    return std::sqrt(a);
-  } else if constexpr (kOp == PointwiseOp::rsqrt) {
-    return 1 / std::sqrt(a);
-  } else if constexpr (kOp == PointwiseOp::reciprocal) {
-    return 1 / a;
-  } else if constexpr (kOp == PointwiseOp::sin) {
-    return std::sin(a);
-  } else if constexpr (kOp == PointwiseOp::cos) {
-    return std::cos(a);
-  } else if constexpr (kOp == PointwiseOp::tanh) {
-    return std::tanh(a);
-  } else if constexpr (kOp == PointwiseOp::sigmoid) {
-    return sigmoid(a);
-  } else if constexpr (kOp == PointwiseOp::gelu) {
-    return a / 2 * std::erfc(-a * static_cast<W>(0.70710678118654752440));
-  } else if constexpr (kOp == PointwiseOp::silu) {
-    return a * sigmoid(a);
-  } else if constexpr (kOp == PointwiseOp::erf) {
-    return std::erf(a);
-  } else if constexpr (kOp == PointwiseOp::softplus) {
-    // As std::max: NaN stays.
-    return (a < 0 ? W(0) : a) + std::log1p(std::exp(-std::fabs(a)));
-  } else if constexpr (kOp == PointwiseOp::floor) {
-    return std::floor(a);
-  } else if constexpr (kOp == PointwiseOp::ceil) {
-    return std::ceil(a);
-  } else if constexpr (kOp == PointwiseOp::round) {
-    return std::rint(a);
-  } else if constexpr (kOp == PointwiseOp::div) {
-    return a / b;
-  } else if constexpr (kOp == PointwiseOp::mul_or_zero) {
-    return a == 0 || b == 0 ? W(0) : a * b;
-  } else if constexpr (kOp == PointwiseOp::div_or_zero) {
-    return a == 0 || std::isinf(b) ? W(0) : a / b;
-  } else {
-    return W(0);
-  }
-}
-
-template <PointwiseOp kOp, class W>
-TESSERA_KERNEL_BODY W compute(W a, W b) {
-  if constexpr (kOp == PointwiseOp::neg) {
-    if constexpr (kIsFloat<W>) return -a;
-    return subtract(W(0), a);
-  } else if constexpr (kOp == PointwiseOp::abs) {
-    if constexpr (kIsFloat<W>) return std::fabs(a);
-    return is_negative(a) ? subtract(W(0), a) : a;
-  } else if constexpr (kOp == PointwiseOp::sign) {
-    return a != a ? a : static_cast<W>((a > W(0) ? 1 : 0) - (is_negative(a) ? 1 : 0));
-  } else if constexpr (kOp == PointwiseOp::square) {
-    return multiply(a, a);
-  } else if constexpr (kOp == PointwiseOp::relu) {
-    return is_negative(a) ? W(0) : a;
-  } else if constexpr (kOp == PointwiseOp::add) {
-    return add(a, b);
-  } else if constexpr (kOp == PointwiseOp::sub) {
-    return subtract(a, b);
-  } else if constexpr (kOp == PointwiseOp::mul) {
-    return multiply(a, b);
-  } else if constexpr (kOp == PointwiseOp::floor_div) {
-    return floor_divide(a, b);
-  } else if constexpr (kOp == PointwiseOp::mod) {
-    return modulo(a, b);
-  } else if constexpr (kOp == PointwiseOp::pow) {
-    return power(a, b);
-  } else if constexpr (kOp == PointwiseOp::maximum) {
-    return a > b || b != b ? a : b;
-  } else if constexpr (kOp == PointwiseOp::minimum) {
-    return a < b || b != b ? a : b;
-  } else if constexpr (kIsFloat<W>) {
-    return compute_float<kOp>(a, b);
-  } else {
-    return W(0);
-  }
-}
+  TESSERA_LIBRARY_MATH_(TESSERA_FUNCTION_, TESSERA_FUNCTION_)
+  TESSERA_EXACT_MATH_(TESSERA_FUNCTION_, TESSERA_FUNCTION_)
+#undef TESSERA_FUNCTION_
+};
 
 // Where the elements of an item are. The last items of a run may have fewer than others, or none.
 template <int kOperands>
@@ -254,8 +102,8 @@ TESSERA_KERNEL_BODY void store_pack(const Map& map, int64_t to, int32_t count,
   }
 }
 
-// The op is a constant in each loop, and all loads are before the branch on it: one branch for a
-// pack, which puts off no load.
+// The formula is a constant in each loop, and all loads are before the branch on the op: one branch
+// for a pack, which puts off no load.
 template <class T, OpFamily kFamily>
 struct PointwiseBody {
   using W = Computed<T>;
@@ -263,16 +111,19 @@ struct PointwiseBody {
   using Pack = Elements<T, kPack>;
   using Out = typename Choose<kFamily == OpFamily::kPredicate, uint8_t, T>::Type;
 
-  // An op of one operand has a zero as the other.
+  // An op of one operand has a zero as the other. An op of another family gives nothing.
   static TESSERA_KERNEL_BODY void item(const Map& map, int64_t i) {
     const auto place = place_of<kPack, 2>(map, static_cast<uint32_t>(i));
     const Pack a = load_pack<T, kPack>(map, map.in[0], place.from[0], place.count);
     const Pack b = load_pack<T, kPack>(map, map.in[1], place.from[1], place.count);
     Elements<Out, kPack> out = {};
     switch (map.op) {
-#define TESSERA_APPLY_(name, operands, dtypes, family) \
-  case PointwiseOp::name:                              \
-    apply<PointwiseOp::name>(a, b, &out);              \
+#define TESSERA_APPLY_(name, operands, dtypes, family)                                    \
+  case PointwiseOp::name:                                                                 \
+    if constexpr (OpFamily::family == kFamily && kernels::takes<W>(DTypes::dtypes)) {     \
+      apply<operands>(a, b, &out,                                                         \
+                      [](auto... x) { return kernels::formulas::name<CudaMath>(x...); }); \
+    }                                                                                     \
     break;
       TESSERA_POINTWISE_OPS_(TESSERA_APPLY_)
 #undef TESSERA_APPLY_
@@ -280,21 +131,20 @@ struct PointwiseBody {
     store_pack<Out, kPack>(map, place.to, place.count, out);
   }
 
-  // Nothing for an op of another family.
-  template <PointwiseOp kOp>
-  static TESSERA_KERNEL_BODY void apply(const Pack& a, const Pack& b, Elements<Out, kPack>* out) {
-    if constexpr (family_of(kOp) == kFamily) {
-      for (int e = 0; e < kPack; ++e) {
-        const W x = Wide<T>::of(a.elements[e]);
-        const W y = Wide<T>::of(b.elements[e]);
-        if constexpr (kFamily == OpFamily::kPredicate) {
-          out->elements[e] = compare<kOp>(x, y) ? 1 : 0;
-        } else {
-          out->elements[e] = Wide<T>::back(compute<kOp>(x, y));
-        }
+  template <int kOperands, class Formula>
+  static TESSERA_KERNEL_BODY void apply(const Pack& a, const Pack& b, Elements<Out, kPack>* out,
+                                        Formula formula) {
+    for (int e = 0; e < kPack; ++e) {
+      const W x = Wide<T>::of(a.elements[e]);
+      if constexpr (kOperands == 1) {
+        out->elements[e] = result_of(formula(x));
+      } else {
+        out->elements[e] = result_of(formula(x, Wide<T>::of(b.elements[e])));
       }
     }
   }
+  static TESSERA_KERNEL_BODY Out result_of(bool value) { return value ? 1 : 0; }
+  static TESSERA_KERNEL_BODY Out result_of(W value) { return Wide<T>::back(value); }
 };
 template <class T>
 struct ClipBody {
@@ -790,26 +640,32 @@ struct StepBody {
   }
 };
 
+// Calls fn with the body of a family, if the family has ops that take the type.
+template <class T, OpFamily kFamily, class Fn>
+void with_family(Fn fn) {
+#define TESSERA_OR_TAKES_(name, operands, dtypes, family) \
+  || (OpFamily::family == kFamily && kernels::takes<Computed<T>>(DTypes::dtypes))
+  if constexpr (false TESSERA_POINTWISE_OPS_(TESSERA_OR_TAKES_)) fn(PointwiseBody<T, kFamily>());
+#undef TESSERA_OR_TAKES_
+}
 template <class T, class Fn>
-void with_family(PointwiseOp op, Fn fn) {
-  switch (family_of(op)) {
+void with_op(PointwiseOp op, Fn fn) {
+  switch (kernels::family_of(op)) {
     case OpFamily::kArithmetic:
-      return fn(PointwiseBody<T, OpFamily::kArithmetic>());
+      return with_family<T, OpFamily::kArithmetic>(fn);
     case OpFamily::kFunction:
-      // Integers have none of these.
-      if constexpr (kIsFloat<Computed<T>>) fn(PointwiseBody<T, OpFamily::kFunction>());
-      return;
+      return with_family<T, OpFamily::kFunction>(fn);
     case OpFamily::kRareFunction:
-      return fn(PointwiseBody<T, OpFamily::kRareFunction>());
+      return with_family<T, OpFamily::kRareFunction>(fn);
     case OpFamily::kPredicate:
-      return fn(PointwiseBody<T, OpFamily::kPredicate>());
+      return with_family<T, OpFamily::kPredicate>(fn);
   }
 }
 template <class Fn>
 void with_body(const Map& map, Fn fn) {
   switch (map.kind) {
     case Map::Kind::kPointwise:
-      return with_type(map.type, [fn, &map](auto t) { with_family<decltype(t)>(map.op, fn); });
+      return with_type(map.type, [fn, &map](auto t) { with_op<decltype(t)>(map.op, fn); });
     case Map::Kind::kClip:
       return with_type(map.type, [fn](auto t) { fn(ClipBody<decltype(t)>()); });
     case Map::Kind::kSelect:
