@@ -41,10 +41,37 @@ PerReplica packed(absl::Span<const PerReplica> values, absl::Span<const int> pac
   return ValueAccess::make(first.replicas, std::move(tensors));
 }
 
-class RelayoutOps : public CrossDeviceOps {
+// How bytes move: what the names of tf.distribute differ in.
+struct Way {
+  int num_packs = 0;  // of a batch; 0: by bytes
+  bool needs_gpus = false;
+  // All terms go to one device, which adds them: this, or the first of the mesh.
+  bool is_by_one_device = false;
+  std::optional<int> device_id = {};
+  // All terms are added by the devices of another mesh, and travel between these.
+  std::optional<Mesh> beside = {};
+};
+
+class RelayoutOps final : public CrossDeviceOps {
  public:
-  // 0: packs by bytes.
-  explicit RelayoutOps(int num_packs) : num_packs_(num_packs) {}
+  explicit RelayoutOps(Way way) : way_(std::move(way)) {}
+
+  Status check(const Client& client, const Mesh& mesh) const override {
+    if (way_.needs_gpus && client.devices()[*mesh.device_at(0)].type != DeviceType::kCuda) {
+      return absl::FailedPreconditionError(
+          "nccl_all_reduce: NCCL moves bytes between GPUs, and the devices are CPUs; use "
+          "collective_all_reduce()");
+    }
+    if (way_.device_id.has_value() && !mesh.position_of_device(*way_.device_id).has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat("reduction_to_one_device: device ",
+                                                     *way_.device_id, " is not one of mesh ",
+                                                     mesh.to_string()));
+    }
+    return way_.beside.has_value() ? check_beside(client, mesh) : absl::OkStatus();
+  }
+  const Mesh& control_mesh(const Mesh& mesh) const override {
+    return way_.beside.has_value() ? *way_.beside : mesh;
+  }
 
   DTensor reduce(ReduceOp op, const PerReplica& value, LayoutArg destination,
                  const CommunicationOptions&) override {
@@ -52,7 +79,7 @@ class RelayoutOps : public CrossDeviceOps {
     if (!rep.error.ok()) return failed(destination, rep.error);
     const StatusOr<DTensor> terms = rep.replicas->whole_of_terms(rep.tensors, op);
     if (!terms.ok()) return failed(destination, terms.status());
-    return move(*terms, destination);
+    return add(*terms, destination);
   }
 
   std::vector<DTensor> batch_reduce(ReduceOp op, absl::Span<const PerReplica> values,
@@ -96,38 +123,18 @@ class RelayoutOps : public CrossDeviceOps {
     return results;
   }
 
- protected:
-  virtual DTensor move(const DTensor& terms, LayoutArg destination) {
-    return relayout(terms, destination);
-  }
-
  private:
-  int64_t limit_of(absl::Span<const internal::PackItem> items,
-                   const CommunicationOptions& options) const {
-    if (num_packs_ == 0) return options.bytes_per_pack.value_or(0);
-    int64_t bytes = 0;
-    for (const internal::PackItem& item : items) bytes += item.bytes;
-    return std::max<int64_t>(1, (bytes + num_packs_ - 1) / num_packs_);
-  }
-
-  const int num_packs_;
-};
-
-// On the devices of a mesh beside the strategy's.
-class OpsOnMesh final : public RelayoutOps {
- public:
-  explicit OpsOnMesh(Mesh mesh) : RelayoutOps(0), mesh_(std::move(mesh)) {}
-
-  Status check(const Client& client, const Mesh& mesh) const override {
+  Status check_beside(const Client& client, const Mesh& mesh) const {
+    const Mesh& own_mesh = *way_.beside;
     const auto refuse = [&](const std::string& why) {
-      return absl::InvalidArgumentError(absl::StrCat("all_reduce_on(", mesh_.to_string(),
+      return absl::InvalidArgumentError(absl::StrCat("all_reduce_on(", own_mesh.to_string(),
                                                      ") for a strategy on ", mesh.to_string(), ": ",
                                                      why));
     };
-    if (tessera::internal::runtime_of(mesh_) == nullptr) return refuse("the mesh is abstract");
-    if (mesh_.axes() != mesh.axes()) return refuse("the meshes have other axes");
+    if (tessera::internal::runtime_of(own_mesh) == nullptr) return refuse("the mesh is abstract");
+    if (own_mesh.axes() != mesh.axes()) return refuse("the meshes have other axes");
     for (int64_t i = 0; i < mesh.size(); ++i) {
-      const Device& own = client.devices()[*mesh_.device_at(i)];
+      const Device& own = client.devices()[*own_mesh.device_at(i)];
       const Device& of_replica = client.devices()[*mesh.device_at(i)];
       if (own.client_id != of_replica.client_id) {
         return refuse(absl::StrCat("device ", own.id, " is of client ", own.client_id,
@@ -143,74 +150,43 @@ class OpsOnMesh final : public RelayoutOps {
     }
     return absl::OkStatus();
   }
-  const Mesh& control_mesh(const Mesh&) const override { return mesh_; }
 
- protected:
-  DTensor move(const DTensor& terms, LayoutArg destination) override {
-    const DTensor sum = relayout(tessera::internal::seen_by(terms, mesh_),
-                                 terms.layout().without_partial().with_mesh(mesh_));
-    return relayout(tessera::internal::seen_by(sum, terms.layout().mesh()), destination);
-  }
-
- private:
-  const Mesh mesh_;
-};
-
-class OneDeviceOps final : public CrossDeviceOps {
- public:
-  explicit OneDeviceOps(std::optional<int> device_id) : device_id_(device_id) {}
-
-  Status check(const Client&, const Mesh& mesh) const override {
-    if (!device_id_.has_value() || mesh.position_of_device(*device_id_).has_value()) {
-      return absl::OkStatus();
+  DTensor add(const DTensor& terms, LayoutArg destination) const {
+    const Mesh& mesh = terms.layout().mesh();
+    if (way_.beside.has_value()) {
+      const DTensor sum = relayout(tessera::internal::seen_by(terms, *way_.beside),
+                                   terms.layout().without_partial().with_mesh(*way_.beside));
+      return relayout(tessera::internal::seen_by(sum, mesh), destination);
     }
-    return absl::InvalidArgumentError(absl::StrCat("reduction_to_one_device: device ", *device_id_,
-                                                   " is not one of mesh ", mesh.to_string()));
-  }
-
-  DTensor reduce(ReduceOp op, const PerReplica& value, LayoutArg destination,
-                 const CommunicationOptions&) override {
-    const ValueAccess::Rep& rep = ValueAccess::rep(value);
-    if (!rep.error.ok()) return failed(destination, rep.error);
-    const StatusOr<DTensor> terms = rep.replicas->whole_of_terms(rep.tensors, op);
-    if (!terms.ok()) return failed(destination, terms.status());
-    const Mesh& mesh = rep.replicas->mesh();
+    if (!way_.is_by_one_device) return relayout(terms, destination);
     const StatusOr<Mesh> one =
-        Mesh::create({{"device", 1}}, {device_id_.value_or(*mesh.device_at(0))});
+        Mesh::create({{"device", 1}}, {way_.device_id.value_or(*mesh.device_at(0))});
     if (!one.ok()) return failed(destination, one.status());
-    const int rank = static_cast<int>(terms->shape().size());
-    const DTensor there = relayout(
-        *terms,
-        Layout::replicated(
-            tessera::internal::with_runtime(*one, tessera::internal::runtime_of(mesh)), rank));
-    return relayout(there, destination);
+    const DTensor sum = relayout(
+        terms, Layout::replicated(
+                   tessera::internal::with_runtime(*one, tessera::internal::runtime_of(mesh)),
+                   static_cast<int>(terms.shape().size())));
+    return relayout(sum, destination);
   }
 
- private:
-  const std::optional<int> device_id_;
-};
-
-class NcclOps final : public RelayoutOps {
- public:
-  using RelayoutOps::RelayoutOps;
-
-  Status check(const Client& client, const Mesh& mesh) const override {
-    if (client.devices()[*mesh.device_at(0)].type == DeviceType::kCuda) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        "nccl_all_reduce: NCCL moves bytes between GPUs, and the devices are CPUs; use "
-        "collective_all_reduce()");
+  int64_t limit_of(absl::Span<const internal::PackItem> items,
+                   const CommunicationOptions& options) const {
+    if (way_.num_packs == 0) return options.bytes_per_pack.value_or(0);
+    int64_t bytes = 0;
+    for (const internal::PackItem& item : items) bytes += item.bytes;
+    return std::max<int64_t>(1, (bytes + way_.num_packs - 1) / way_.num_packs);
   }
+
+  const Way way_;
 };
 
-Status check_num_packs(int num_packs) {
-  if (num_packs >= 0) return absl::OkStatus();
+StatusOr<std::shared_ptr<CrossDeviceOps>> with_packs(Way way) {
+  if (way.num_packs >= 0) return std::make_shared<RelayoutOps>(std::move(way));
   return absl::InvalidArgumentError(
-      absl::StrCat("num_packs is ", num_packs, "; it should be 0 or more"));
+      absl::StrCat("num_packs is ", way.num_packs, "; it should be 0 or more"));
 }
 
 }  // namespace
-
-Status CrossDeviceOps::check(const Client&, const Mesh&) const { return absl::OkStatus(); }
 
 std::vector<DTensor> CrossDeviceOps::batch_reduce(ReduceOp op, absl::Span<const PerReplica> values,
                                                   absl::Span<const Layout> destinations,
@@ -227,10 +203,12 @@ DTensor CrossDeviceOps::broadcast(const DTensor& value, LayoutArg destination,
   return relayout(value, destination);
 }
 
-std::shared_ptr<CrossDeviceOps> collective_all_reduce() { return std::make_shared<RelayoutOps>(0); }
+std::shared_ptr<CrossDeviceOps> collective_all_reduce() {
+  return std::make_shared<RelayoutOps>(Way());
+}
 
 std::shared_ptr<CrossDeviceOps> all_reduce_on(Mesh communication) {
-  return std::make_shared<OpsOnMesh>(std::move(communication));
+  return std::make_shared<RelayoutOps>(Way{.beside = std::move(communication)});
 }
 
 StatusOr<std::shared_ptr<CrossDeviceOps>> reduction_to_one_device(std::optional<int> device_id) {
@@ -238,17 +216,15 @@ StatusOr<std::shared_ptr<CrossDeviceOps>> reduction_to_one_device(std::optional<
     return absl::InvalidArgumentError(
         absl::StrCat("reduction_to_one_device: there is no device ", *device_id));
   }
-  return std::make_shared<OneDeviceOps>(device_id);
+  return std::make_shared<RelayoutOps>(Way{.is_by_one_device = true, .device_id = device_id});
 }
 
 StatusOr<std::shared_ptr<CrossDeviceOps>> hierarchical_copy_all_reduce(int num_packs) {
-  TESSERA_RETURN_IF_ERROR(check_num_packs(num_packs));
-  return std::make_shared<RelayoutOps>(num_packs);
+  return with_packs({.num_packs = num_packs});
 }
 
 StatusOr<std::shared_ptr<CrossDeviceOps>> nccl_all_reduce(int num_packs) {
-  TESSERA_RETURN_IF_ERROR(check_num_packs(num_packs));
-  return std::make_shared<NcclOps>(num_packs);
+  return with_packs({.num_packs = num_packs, .needs_gpus = true});
 }
 
 }  // namespace tessera::distribute

@@ -3,8 +3,8 @@
 // CrossDeviceOps: how Strategy::reduce_to, all_reduce and batch_reduce_to move bytes.
 //
 // The default lets the planner of relayouts choose. The others are for experiments, and carry the
-// names of tf.distribute. Terms are added in ascending order everywhere, so on CPU devices all of
-// them give the same bits.
+// names of tf.distribute. Under each of them small tensors of a batch travel together. Terms are
+// added in ascending order everywhere, so on CPU devices all of them give the same bits.
 #ifndef TESSERA_DISTRIBUTE_CROSS_DEVICE_OPS_H_
 #define TESSERA_DISTRIBUTE_CROSS_DEVICE_OPS_H_
 
@@ -32,7 +32,7 @@ class CrossDeviceOps {
   virtual ~CrossDeviceOps() = default;
 
   // OK if it can be used on devices of this type. Asked when a strategy is made.
-  virtual Status check(const Client& client, const Mesh& mesh) const;
+  virtual Status check(const Client&, const Mesh&) const { return absl::OkStatus(); }
   // Where the clients of a strategy on `mesh` tell each other which calls they make: that mesh, or
   // another with the same axes.
   virtual const Mesh& control_mesh(const Mesh& mesh) const { return mesh; }
@@ -47,7 +47,7 @@ class CrossDeviceOps {
                             const CommunicationOptions& options);
 };
 
-// The default: one relayout, which the planner chooses. Small tensors of a batch travel together.
+// The default: one relayout, which the planner chooses.
 std::shared_ptr<CrossDeviceOps> collective_all_reduce();
 // As collective_all_reduce(), on CPU devices of their own: on a mesh with the axes of the
 // strategy's mesh, whose i-th devices have the same client. A device does one thing at a time, so
