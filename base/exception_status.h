@@ -14,7 +14,7 @@ namespace tessera {
 // Unknown, with what() of a std::exception. Requires an exception that is being handled.
 Status exception_status();
 
-// The result of `fn`, or its exception as a Status. Result: a Status or a StatusOr.
+// The result of `fn`, or its exception. Result: a Status, or what one converts to, as a StatusOr.
 template <class Result, class Fn>
 Result call_guarded(const Fn& fn) {
   try {

@@ -5,7 +5,9 @@
 #ifndef TESSERA_DISTRIBUTE_FUNCTION_RESULTS_H_
 #define TESSERA_DISTRIBUTE_FUNCTION_RESULTS_H_
 
+#include <cstddef>
 #include <functional>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -21,72 +23,73 @@ class Strategy;
 
 namespace internal {
 
-// The result of a replica's function.
-struct ReplicaResult {
-  Status status = {};
-  std::vector<DTensor> tensors = {};
+// An error, or values; on an error there may be values that carry it.
+template <class Value>
+struct FunctionResult {
+  FunctionResult(Status status = {}, std::vector<Value> values = {})  // NOLINT: on purpose
+      : status(std::move(status)), values(std::move(values)) {}
+
+  Status status;
+  std::vector<Value> values;
 };
-// The result of all local replicas.
-struct RunResult {
-  Status status = {};
-  std::vector<PerReplica> values = {};  // at least one
-};
-// The result of the function of merge_call(): a value for all replicas, or an error.
-struct MergeResult {
-  Status status = {};
-  std::vector<DistributedValues> values = {};
-};
+// Of a replica's function.
+using ReplicaResult = FunctionResult<DTensor>;
+// Of all local replicas: at least one value.
+using RunResult = FunctionResult<PerReplica>;
+// Of the function of merge_call(): each value is for all replicas.
+using MergeResult = FunctionResult<DistributedValues>;
 using MergeFunction =
     std::function<MergeResult(const Strategy& strategy, absl::Span<const PerReplica> args)>;
 
-// The kinds of results that functions may have.
-template <class T>
-struct IsStatusOr : std::false_type {};
-template <class T>
-struct IsStatusOr<StatusOr<T>> : std::true_type {
-  using Value = T;
-};
+// What a function returns: a Status, one value or a list; or a StatusOr of a value or a list.
 template <class Result>
-ReplicaResult to_replica_result(Result result) {
-  if constexpr (IsStatusOr<Result>::value) {
-    if (!result.ok()) return {result.status(), {}};
-    return to_replica_result(*std::move(result));
-  } else if constexpr (std::is_same_v<Result, Status>) {
-    return {std::move(result), {}};
-  } else if constexpr (std::is_same_v<Result, DTensor>) {
-    return {absl::OkStatus(), {std::move(result)}};
-  } else {
-    static_assert(std::is_same_v<Result, std::vector<DTensor>>,
-                  "a replica function returns a DTensor, a std::vector<DTensor>, a StatusOr of "
-                  "either, or a Status");
-    return {absl::OkStatus(), std::move(result)};
-  }
-}
-template <class Result>
-MergeResult to_merge_result(Result result) {
-  if constexpr (IsStatusOr<Result>::value) {
-    if (!result.ok()) return {result.status(), {}};
-    return to_merge_result(*std::move(result));
-  } else if constexpr (std::is_same_v<Result, Status>) {
-    return {std::move(result), {}};
-  } else if constexpr (std::is_same_v<Result, DTensor> || std::is_same_v<Result, PerReplica>) {
-    return {absl::OkStatus(), {DistributedValues(std::move(result))}};
-  } else {
-    MergeResult merged;
-    for (auto& each : result) merged.values.push_back(DistributedValues(std::move(each)));
-    return merged;
-  }
-}
-// The kind of a result without StatusOr: DTensor, a list, or Status.
-template <class Result, class = void>
 struct Kind {
+  static constexpr bool kIsStatusOr = false;
   static constexpr bool kIsStatus = std::is_same_v<Result, Status>;
   static constexpr bool kIsOne =
       std::is_same_v<Result, DTensor> || std::is_same_v<Result, PerReplica>;
 };
-template <class Result>
-struct Kind<Result, std::enable_if_t<IsStatusOr<Result>::value>>
-    : Kind<typename IsStatusOr<Result>::Value> {};
+template <class T>
+struct Kind<StatusOr<T>> : Kind<T> {
+  static constexpr bool kIsStatusOr = true;
+};
+
+template <class Value, class Result>
+FunctionResult<Value> to_result(Result result) {
+  if constexpr (Kind<Result>::kIsStatusOr) {
+    if (!result.ok()) return result.status();
+    return to_result<Value>(*std::move(result));
+  } else if constexpr (Kind<Result>::kIsStatus) {
+    return {std::move(result), {}};
+  } else if constexpr (Kind<Result>::kIsOne && std::is_convertible_v<Result, Value>) {
+    return {absl::OkStatus(), {Value(std::move(result))}};
+  } else {
+    static_assert(!std::is_same_v<Value, DTensor> || std::is_same_v<Result, std::vector<DTensor>>,
+                  "a replica function returns a DTensor, a std::vector<DTensor>, a StatusOr of "
+                  "either, or a Status");
+    return {absl::OkStatus(), std::vector<Value>(std::make_move_iterator(result.begin()),
+                                                 std::make_move_iterator(result.end()))};
+  }
+}
+
+// The result as the caller of a function that returns a Result gets it.
+template <class Result, class Value>
+auto as_returned(FunctionResult<Value> result) {
+  if constexpr (Kind<Result>::kIsStatus) {
+    return result.status;
+  } else if constexpr (Kind<Result>::kIsOne) {
+    return result.values[0];
+  } else {
+    return std::move(result.values);
+  }
+}
+
+// fn(first, rest[0], rest[1], ...).
+template <class Fn, class First, class Value, size_t... index>
+auto call_with(Fn& fn, First& first, [[maybe_unused]] absl::Span<const Value> rest,
+               std::index_sequence<index...>) {
+  return fn(first, rest[index]...);
+}
 
 }  // namespace internal
 }  // namespace tessera::distribute

@@ -92,7 +92,7 @@ std::vector<DTensor> Caller::all_reduce_values(const std::string& text, ReduceOp
   return run
       ->meet(index, text, std::move(xs), {}, options,
              /*may_call_strategy=*/false, reduce_all)
-      .tensors;
+      .values;
 }
 
 // The gradient of prod() over all terms, which each replica gathers: a quotient of the product and
@@ -176,14 +176,14 @@ DTensor Caller::all_gather(const DTensor& x, int dim, const CommunicationOptions
   const ReplicaResult gathered = run->meet(index, absl::StrCat("all_gather(dim ", dim, ")"),
                                            {stop_gradient(x)}, {.dims = {dim}}, *options,
                                            /*may_call_strategy=*/false, gather_all, &calls);
-  if (!gathered.status.ok()) return gathered.tensors[0];
+  if (!gathered.status.ok()) return gathered.values[0];
   const int64_t along = dim < 0 ? dim + static_cast<int64_t>(x.shape().size()) : dim;
   int64_t begin = 0;
   for (int replica = 0; replica < id; ++replica) {
     begin += (*calls)[replica].tensors[0].shape[along];
   }
   return custom_gradient(
-      {x}, [&](absl::Span<const DTensor>) { return gathered.tensors[0]; },
+      {x}, [&](absl::Span<const DTensor>) { return gathered.values[0]; },
       [caller = *this, along, begin, asked](
           absl::Span<const DTensor> inputs, const DTensor&,
           const DTensor& cotangent) -> std::vector<std::optional<DTensor>> {

@@ -10,7 +10,6 @@
 #ifndef TESSERA_DISTRIBUTE_REPLICA_CONTEXT_H_
 #define TESSERA_DISTRIBUTE_REPLICA_CONTEXT_H_
 
-#include <cstddef>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -72,21 +71,16 @@ class ReplicaContext {
   // std::vector<DTensor> or a Status.
   template <class Fn, class... Args>
   auto merge_call(Fn fn, const Args&... args) {
-    using Result = std::invoke_result_t<Fn&, const Strategy&, decltype((void)args, as_merged())...>;
-    const internal::MergeFunction merge = [&fn](const Strategy& strategy,
-                                                absl::Span<const PerReplica> merged) {
-      return internal::to_merge_result(
-          call_merged(fn, strategy, merged, std::index_sequence_for<Args...>()));
+    const auto call = [&fn](const Strategy& strategy, absl::Span<const PerReplica> merged) {
+      return internal::call_with(fn, strategy, merged, std::index_sequence_for<Args...>());
     };
-    internal::ReplicaResult result = merge_raw(merge, {args...});
-    using Kind = internal::Kind<Result>;
-    if constexpr (Kind::kIsStatus) {
-      return result.status;
-    } else if constexpr (Kind::kIsOne) {
-      return result.tensors[0];
-    } else {
-      return std::move(result.tensors);
-    }
+    using Result =
+        std::invoke_result_t<decltype(call), const Strategy&, absl::Span<const PerReplica>>;
+    return internal::as_returned<Result>(merge_raw(
+        [&call](const Strategy& strategy, absl::Span<const PerReplica> merged) {
+          return internal::to_result<DistributedValues>(call(strategy, merged));
+        },
+        {args...}));
   }
 
  private:
@@ -95,13 +89,6 @@ class ReplicaContext {
   ReplicaContext(const Strategy& strategy, int id, Mesh mesh,
                  std::shared_ptr<internal::ReplicaRun> run, int index);
 
-  static const PerReplica& as_merged();  // for decltype
-  template <class Fn, size_t... index>
-  static auto call_merged(Fn& fn, const Strategy& strategy,
-                          [[maybe_unused]] absl::Span<const PerReplica> merged,
-                          std::index_sequence<index...>) {
-    return fn(strategy, merged[index]...);
-  }
   // On an error all tensors carry it; there are as many as arguments, at least one.
   internal::ReplicaResult merge_raw(const internal::MergeFunction& fn, std::vector<DTensor> args);
 

@@ -22,14 +22,6 @@ ReplicaResult failed_result(const Status& error, absl::Span<const DTensor> args,
 
 }  // namespace
 
-ReplicaResult ReplicaRun::call_function(Function fn, int index) {
-  try {
-    return fn(index);
-  } catch (...) {
-    return {exception_status(), {}};
-  }
-}
-
 ReplicaRun::ReplicaRun(std::shared_ptr<StrategyState> strategy, const CommunicationOptions& options)
     : strategy_(std::move(strategy)),
       options_(options),
@@ -48,14 +40,14 @@ void ReplicaRun::run_replica(int index, Function fn) {
   }
   const int id = strategy_->local_replicas()[index];
   const tessera::internal::NoSync no_sync(strategy_->client());
-  ReplicaResult result = call_function(fn, index);
-  for (DTensor& tensor : result.tensors) tensor = strategy_->on_replica(tensor, id);
+  auto result = call_guarded<ReplicaResult>([&] { return fn(index); });
+  for (DTensor& tensor : result.values) tensor = strategy_->on_replica(tensor, id);
   std::unique_lock<std::mutex> lock(mutex_);
   Replica& replica = replicas_[index];
   replica.place = Place::kReturned;
   // An error that the run has given to the function is not one of the function's.
   replica.call = {.text = std::string(kReturned), .error = result.status};
-  for (const DTensor& tensor : result.tensors) {
+  for (const DTensor& tensor : result.values) {
     replica.call.tensors.push_back({tensor.dtype(), tensor.shape(), tensor.layout().to_string()});
   }
   replica.result = std::move(result);
@@ -173,13 +165,13 @@ RunResult ReplicaRun::run(Function fn) {
 
   std::lock_guard<std::mutex> lock(mutex_);
   size_t most = failed_.ok() ? 0 : 1;
-  for (const Replica& replica : replicas_) most = std::max(most, replica.result.tensors.size());
+  for (const Replica& replica : replicas_) most = std::max(most, replica.result.values.size());
   RunResult result = {failed_, {}};
   for (size_t k = 0; k < most; ++k) {
     std::vector<DTensor> tensors;
     for (const Replica& replica : replicas_) {
-      if (failed_.ok() && k < replica.result.tensors.size()) {
-        tensors.push_back(replica.result.tensors[k]);
+      if (failed_.ok() && k < replica.result.values.size()) {
+        tensors.push_back(replica.result.values[k]);
       }
     }
     result.values.push_back(failed_.ok() ? ValueAccess::make(strategy_, std::move(tensors))

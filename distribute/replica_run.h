@@ -82,8 +82,6 @@ class ReplicaRun final : public RunningFunctions {
     const Action* action = nullptr;
   };
 
-  // An exception must not leave the thread of a replica: that would end the process.
-  static ReplicaResult call_function(Function fn, int index);
   void run_replica(int index, Function fn);
   // Hands over to the lowest replica that is ready; settles the round where there is none. `lock`
   // is held, and released while the round is settled.

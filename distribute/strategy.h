@@ -95,21 +95,16 @@ class Strategy {
   }
   template <class Fn, class... Args>
   auto run_with(const RunOptions& options, Fn fn, const Args&... args) const {
-    using Result =
-        std::invoke_result_t<Fn&, ReplicaContext&, decltype((void)args, as_argument())...>;
-    const auto raw = [&fn](ReplicaContext& replica, absl::Span<const DTensor> parts) {
-      return internal::to_replica_result(
-          call_with_parts(fn, replica, parts, std::index_sequence_for<Args...>()));
+    const auto call = [&fn](ReplicaContext& replica, absl::Span<const DTensor> parts) {
+      return internal::call_with(fn, replica, parts, std::index_sequence_for<Args...>());
     };
-    internal::RunResult result = run_raw(options, raw, {DistributedValues(args)...});
-    using Kind = internal::Kind<Result>;
-    if constexpr (Kind::kIsStatus) {
-      return result.status;
-    } else if constexpr (Kind::kIsOne) {
-      return result.values[0];
-    } else {
-      return std::move(result.values);
-    }
+    using Result = std::invoke_result_t<decltype(call), ReplicaContext&, absl::Span<const DTensor>>;
+    return internal::as_returned<Result>(
+        run_raw(options,
+                [&call](ReplicaContext& replica, absl::Span<const DTensor> parts) {
+                  return internal::to_result<DTensor>(call(replica, parts));
+                },
+                {DistributedValues(args)...}));
   }
 
   // Mirrored results, on every device of the mesh. With no dims: element by element over the
@@ -178,13 +173,6 @@ class Strategy {
                                                                 absl::Span<const DTensor> parts)>;
   explicit Strategy(std::shared_ptr<internal::StrategyState> state) : state_(std::move(state)) {}
 
-  static const DTensor& as_argument();  // for decltype
-  template <class Fn, size_t... index>
-  static auto call_with_parts(Fn& fn, ReplicaContext& replica,
-                              [[maybe_unused]] absl::Span<const DTensor> parts,
-                              std::index_sequence<index...>) {
-    return fn(replica, parts[index]...);
-  }
   // OK if all replicas hold the same bits of a replicated tensor. Collective.
   Status compare_replicas(const std::string& subject, const DTensor& mirrored) const;
   internal::RunResult run_raw(const RunOptions& options, RawFunction fn,
