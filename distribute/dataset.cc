@@ -85,8 +85,9 @@ StatusOr<std::vector<std::string>> agree(const StrategyState& strategy, const st
   std::vector<Call> local;
   for (const std::string& value : values) local.push_back({.text = text, .value = value});
   local[0].error = error;
-  TESSERA_ASSIGN_OR_RETURN(std::vector<Call> calls,
-                           strategy.exchange(std::move(local), strategy.options().communication));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::vector<Call> calls,
+      strategy.exchange().calls_of_all(std::move(local), strategy.options().communication));
   std::vector<std::string> all;
   for (Call& call : calls) all.push_back(std::exchange(call.value, ""));
   TESSERA_RETURN_IF_ERROR(internal::check_calls(calls, strategy.names(), {}));

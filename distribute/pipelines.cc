@@ -287,8 +287,9 @@ bool PipelineIterator::is_end(absl::Span<const Call> calls) const {
 StatusOr<std::optional<DistributedBatch>> PipelineIterator::settle(LocalStep step) {
   const StrategyState& strategy = *set_->strategy;
   const absl::Span<const std::string> names = strategy.names();
-  TESSERA_ASSIGN_OR_RETURN(std::vector<Call> calls,
-                           strategy.exchange(calls_of(step), strategy.options().communication));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::vector<Call> calls,
+      strategy.exchange().calls_of_all(calls_of(step), strategy.options().communication));
   std::vector<Call> texts;
   for (const Call& call : calls) {
     TESSERA_RETURN_IF_ERROR(call.error);

@@ -14,7 +14,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "distribute/call.h"
+#include "distribute/reductions.h"
 #include "distribute/replica_run.h"
+#include "distribute/replicas.h"
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
 #include "ops/pointwise.h"
@@ -29,6 +31,7 @@ using internal::Call;
 using internal::call_text;
 using internal::ReplicaResult;
 using internal::ReplicaRun;
+using internal::Rows;
 using internal::StrategyState;
 using internal::ValueAccess;
 
@@ -43,57 +46,21 @@ namespace {
 // The calls of a replica, for their gradients too, which are asked for while its function runs.
 struct Caller {
   std::shared_ptr<ReplicaRun> run;
-  std::shared_ptr<const StrategyState> state;
   int index;
-  int id;
 
-  std::vector<DTensor> all_reduce(ReduceOp op, absl::Span<const DTensor> xs,
-                                  const CommunicationOptions& asked) const {
-    return all_reduce(call_text("all_reduce", op), op, xs, asked);
-  }
+  const StrategyState& strategy() const { return *run->strategy(); }
+  int id() const { return strategy().local_replicas()[index]; }
+
   // Replicas compare the text.
   std::vector<DTensor> all_reduce(const std::string& text, ReduceOp op,
                                   absl::Span<const DTensor> xs,
                                   const CommunicationOptions& asked) const;
+  std::vector<DTensor> all_reduce(ReduceOp op, absl::Span<const DTensor> xs,
+                                  const CommunicationOptions& asked) const {
+    return all_reduce(call_text("all_reduce", op), op, xs, asked);
+  }
   DTensor all_gather(const DTensor& x, int dim, const CommunicationOptions& asked) const;
-
- private:
-  std::vector<DTensor> all_reduce_values(const std::string& text, ReduceOp op,
-                                         std::vector<DTensor> xs,
-                                         const CommunicationOptions& options) const;
 };
-
-std::vector<DTensor> Caller::all_reduce_values(const std::string& text, ReduceOp op,
-                                               std::vector<DTensor> xs,
-                                               const CommunicationOptions& options) const {
-  const auto reduce_all = [&](const std::vector<std::vector<DTensor>>& args,
-                              absl::Span<const Call> calls) -> StatusOr<ReplicaRun::Results> {
-    std::vector<PerReplica> values;
-    std::vector<Layout> destinations;
-    for (size_t k = 0; k < args[0].size(); ++k) {
-      TESSERA_RETURN_IF_ERROR(validate_reduction(op, args[0][k].dtype()));
-      std::vector<DTensor> parts;
-      for (const std::vector<DTensor>& each : args) parts.push_back(each[k]);
-      TESSERA_ASSIGN_OR_RETURN(parts, state->alike(std::move(parts), calls, static_cast<int>(k)));
-      TESSERA_ASSIGN_OR_RETURN(Layout whole, state->on_whole_mesh(parts[0].layout()));
-      destinations.push_back(std::move(whole));
-      values.push_back(ValueAccess::make(state, std::move(parts)));
-    }
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> reduced,
-                             state->batch_reduce_across(op, values, destinations, options));
-    ReplicaRun::Results results(args.size());
-    for (const DTensor& each : reduced) {
-      for (size_t i = 0; i < args.size(); ++i) {
-        results[i].push_back(state->on_replica(each, state->local_replicas()[i]));
-      }
-    }
-    return results;
-  };
-  return run
-      ->meet(index, text, std::move(xs), {}, options,
-             /*may_call_strategy=*/false, reduce_all)
-      .values;
-}
 
 // The gradient of prod() over all terms, which each replica gathers: a quotient of the product and
 // its own term would not exist where that is 0, and may be out of range.
@@ -104,8 +71,8 @@ DTensor product_of_other_terms(const Caller& caller, const DTensor& x, const DTe
   const DTensor gradients = tape.gradient(ops::prod(terms, {0}), {terms}, {.seed = cotangent})[0];
   std::vector<int64_t> starts(gradients.shape().size(), 0);
   std::vector<int64_t> limits = gradients.shape();
-  starts[0] = caller.id;
-  limits[0] = caller.id + 1;
+  starts[0] = caller.id();
+  limits[0] = caller.id() + 1;
   return ops::reshape(ops::slice(gradients, starts, limits), x.shape());
 }
 
@@ -137,11 +104,25 @@ std::vector<DTensor> Caller::all_reduce(const std::string& text, ReduceOp op,
                                         absl::Span<const DTensor> xs,
                                         const CommunicationOptions& asked) const {
   if (xs.empty()) return {};
-  const StatusOr<CommunicationOptions> options = state->options_over(run->options(), asked);
+  const StatusOr<CommunicationOptions> options = strategy().options_over(run->options(), asked);
   if (!options.ok()) return all_failed(xs, options.status());
+  const auto reduce_all = [&](const Rows& rows, absl::Span<const Call> calls) -> StatusOr<Rows> {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<PerReplica> values,
+                             internal::terms_of(strategy(), op, rows, calls));
+    std::vector<Layout> destinations;
+    for (const PerReplica& value : values) {
+      TESSERA_ASSIGN_OR_RETURN(Layout whole, strategy().on_whole_mesh(value.local(0).layout()));
+      destinations.push_back(std::move(whole));
+    }
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::vector<DTensor> reduced,
+        internal::batch_reduce(strategy(), op, values, destinations, *options));
+    return strategy().on_replicas(reduced);
+  };
   std::vector<DTensor> stopped;
   for (const DTensor& x : xs) stopped.push_back(stop_gradient(x));
-  const std::vector<DTensor> values = all_reduce_values(text, op, std::move(stopped), *options);
+  const std::vector<DTensor> values =
+      run->meet(index, text, std::move(stopped), {.options = *options}, reduce_all).values;
   std::vector<DTensor> results;
   for (size_t k = 0; k < xs.size(); ++k) {
     results.push_back(custom_gradient(
@@ -155,31 +136,21 @@ std::vector<DTensor> Caller::all_reduce(const std::string& text, ReduceOp op,
 }
 
 DTensor Caller::all_gather(const DTensor& x, int dim, const CommunicationOptions& asked) const {
-  const StatusOr<CommunicationOptions> options = state->options_over(run->options(), asked);
+  const StatusOr<CommunicationOptions> options = strategy().options_over(run->options(), asked);
   if (!options.ok()) return all_failed({x}, options.status())[0];
-  const auto gather_all = [&](const std::vector<std::vector<DTensor>>& args,
-                              absl::Span<const Call> calls) -> StatusOr<ReplicaRun::Results> {
-    TESSERA_ASSIGN_OR_RETURN(
-        const std::vector<int64_t> dims,
-        internal::normal_dims({dim}, static_cast<int64_t>(args[0][0].shape().size())));
-    std::vector<DTensor> parts;
-    for (const std::vector<DTensor>& each : args) parts.push_back(each[0]);
+  const auto gather_all = [&](const Rows& rows, absl::Span<const Call> calls) -> StatusOr<Rows> {
     TESSERA_ASSIGN_OR_RETURN(const DTensor whole,
-                             state->gather_parts(std::move(parts), calls, dims[0]));
-    ReplicaRun::Results results;
-    for (const int replica : state->local_replicas()) {
-      results.push_back({state->on_replica(whole, replica)});
-    }
-    return results;
+                             internal::gather_value(strategy(), rows, calls, dim));
+    return strategy().on_replicas({whole});
   };
   std::shared_ptr<const std::vector<Call>> calls;
-  const ReplicaResult gathered = run->meet(index, absl::StrCat("all_gather(dim ", dim, ")"),
-                                           {stop_gradient(x)}, {.dims = {dim}}, *options,
-                                           /*may_call_strategy=*/false, gather_all, &calls);
+  const ReplicaResult gathered =
+      run->meet(index, absl::StrCat("all_gather(dim ", dim, ")"), {stop_gradient(x)},
+                {.freedom = {.dims = {dim}}, .options = *options}, gather_all, &calls);
   if (!gathered.status.ok()) return gathered.values[0];
   const int64_t along = dim < 0 ? dim + static_cast<int64_t>(x.shape().size()) : dim;
   int64_t begin = 0;
-  for (int replica = 0; replica < id; ++replica) {
+  for (int replica = 0; replica < id(); ++replica) {
     begin += (*calls)[replica].tensors[0].shape[along];
   }
   return custom_gradient(
@@ -205,7 +176,7 @@ DTensor ReplicaContext::all_reduce(ReduceOp op, const DTensor& x,
 
 std::vector<DTensor> ReplicaContext::all_reduce(ReduceOp op, absl::Span<const DTensor> xs,
                                                 const CommunicationOptions& options) {
-  return Caller{run_, run_->strategy(), index_, id_}.all_reduce(op, xs, options);
+  return Caller{run_, index_}.all_reduce(op, xs, options);
 }
 
 std::vector<DTensor> ReplicaContext::gradient(Tape& tape, const DTensor& target,
@@ -226,38 +197,31 @@ std::vector<DTensor> ReplicaContext::gradient(Tape& tape, const DTensor& target,
   }
   const std::string text =
       absl::StrCat("gradient(", reduce_op_name(op), "), finished ", absl::StrJoin(order, ", "));
-  const std::vector<DTensor> reduced =
-      Caller{run_, run_->strategy(), index_, id_}.all_reduce(text, op, finished, options);
+  const std::vector<DTensor> reduced = Caller{run_, index_}.all_reduce(text, op, finished, options);
   for (size_t i = 0; i < order.size(); ++i) gradients[order[i]] = reduced[i];
   return gradients;
 }
 
 DTensor ReplicaContext::all_gather(const DTensor& x, int dim, const CommunicationOptions& options) {
-  return Caller{run_, run_->strategy(), index_, id_}.all_gather(x, dim, options);
+  return Caller{run_, index_}.all_gather(x, dim, options);
 }
 
 ReplicaResult ReplicaContext::merge_raw(const internal::MergeFunction& fn,
                                         std::vector<DTensor> args) {
   const std::shared_ptr<StrategyState>& state = run_->strategy();
-  const auto merge = [&](const std::vector<std::vector<DTensor>>& by_replica,
-                         absl::Span<const Call>) -> StatusOr<ReplicaRun::Results> {
+  const auto merge = [&](const Rows& rows, absl::Span<const Call>) -> StatusOr<Rows> {
     std::vector<PerReplica> merged;
-    for (size_t k = 0; k < by_replica[0].size(); ++k) {
-      std::vector<DTensor> tensors;
-      for (const std::vector<DTensor>& each : by_replica) tensors.push_back(each[k]);
-      merged.push_back(ValueAccess::make(state, std::move(tensors)));
+    for (size_t k = 0; k < rows[0].size(); ++k) {
+      merged.push_back(ValueAccess::make(state, internal::column(rows, k)));
     }
     const internal::MergeResult result = fn(strategy_, merged);
     TESSERA_RETURN_IF_ERROR(result.status);
-    ReplicaRun::Results results(by_replica.size());
-    for (const DistributedValues& value : result.values) {
-      TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state->parts_of(value));
-      for (size_t i = 0; i < parts.size(); ++i) results[i].push_back(parts[i]);
-    }
-    return results;
+    return state->rows_of(result.values);
   };
-  return run_->meet(index_, "merge_call", std::move(args), {.any_tensor = true}, run_->options(),
-                    /*may_call_strategy=*/true, merge);
+  return run_->meet(
+      index_, "merge_call", std::move(args),
+      {.freedom = {.any_tensor = true}, .options = run_->options(), .may_call_strategy = true},
+      merge);
 }
 
 }  // namespace tessera::distribute

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/exception_status.h"
-#include "base/text.h"
 #include "base/thread.h"
 #include "distribute/value_access.h"
 #include "dtensor/no_sync.h"
@@ -27,7 +26,7 @@ ReplicaRun::ReplicaRun(std::shared_ptr<StrategyState> strategy, const Communicat
       options_(options),
       replicas_(strategy_->local_replicas().size()) {}
 
-bool ReplicaRun::is_replica_thread() const {
+bool ReplicaRun::is_in_function() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return !runs_user_action_ && running_ == std::this_thread::get_id();
 }
@@ -68,34 +67,31 @@ void ReplicaRun::hand_over(std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-StatusOr<ReplicaRun::Results> ReplicaRun::settle_calls(const Round& round, bool all_returned) {
-  StrategyState& state = *strategy_;
+StatusOr<Rows> ReplicaRun::settle_calls(const Terms& terms, const Action* action) {
   std::vector<Call> local;
   for (const Replica& replica : replicas_) local.push_back(replica.call);
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Call> calls,
-                           state.exchange(std::move(local), round.options));
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<Call> calls,
+      strategy_->exchange().agree(std::move(local), terms.freedom, terms.options));
+  if (action == nullptr) return Rows();
   settled_ = std::make_shared<const std::vector<Call>>(calls);
-  Freedom freedom = round.freedom;
-  if (all_returned) freedom.any_tensor = true;
-  TESSERA_RETURN_IF_ERROR(check_calls(calls, state.names(), freedom));
-  if (all_returned) return Results();
-  std::vector<std::vector<DTensor>> args;
+  Rows args;
   for (Replica& replica : replicas_) args.push_back(std::move(replica.args));
-  return (*round.action)(args, calls);
+  return (*action)(args, calls);
 }
 
 void ReplicaRun::settle(std::unique_lock<std::mutex>& lock) {
   bool all_returned = true;
   for (const Replica& replica : replicas_) all_returned &= replica.place == Place::kReturned;
-  Round round;
-  round.options = options_;
-  if (!all_returned) round = round_;
-  StatusOr<Results> results = failed_.ok() ? StatusOr<Results>(Results()) : failed_;
+  Terms terms = {.freedom = {.any_tensor = true}, .options = options_};
+  if (!all_returned) terms = terms_;
+  const Action* const action = all_returned ? nullptr : action_;
+  StatusOr<Rows> results = failed_.ok() ? StatusOr<Rows>(Rows()) : failed_;
   if (failed_.ok()) {
     // No other thread of this run does anything meanwhile: all of them wait.
-    runs_user_action_ = round.may_call_strategy;
+    runs_user_action_ = terms.may_call_strategy;
     lock.unlock();
-    results = call_guarded<StatusOr<Results>>([&] { return settle_calls(round, all_returned); });
+    results = call_guarded<StatusOr<Rows>>([&] { return settle_calls(terms, action); });
     lock.lock();
     runs_user_action_ = false;
   }
@@ -114,17 +110,15 @@ void ReplicaRun::settle(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-ReplicaResult ReplicaRun::meet(int index, std::string text, std::vector<DTensor> args,
-                               const Freedom& freedom, const CommunicationOptions& options,
-                               bool may_call_strategy, Action action,
+ReplicaResult ReplicaRun::meet(int index, const std::string& text, std::vector<DTensor> args,
+                               const Terms& terms, Action action,
                                std::shared_ptr<const std::vector<Call>>* calls) {
   const Mesh& mesh = strategy_->mesh_of(strategy_->local_replicas()[index]);
-  if (!options.name.empty()) absl::StrAppend(&text, " ", quoted(options.name));
-  Call call = StrategyState::call_of(text, args);
+  Call call = call_of(text, args, terms.options);
   std::unique_lock<std::mutex> lock(mutex_);
   if (has_ended_) {
     return failed_result(absl::FailedPreconditionError(absl::StrCat(
-                             text, ": the replica function of this call has returned")),
+                             call.text, ": the replica function of this call has returned")),
                          args, mesh);
   }
   if (!failed_.ok()) return failed_result(failed_, args, mesh);
@@ -132,7 +126,8 @@ ReplicaResult ReplicaRun::meet(int index, std::string text, std::vector<DTensor>
   replica.place = Place::kWaiting;
   replica.call = std::move(call);
   replica.args = std::move(args);
-  round_ = {freedom, options, may_call_strategy, &action};
+  terms_ = terms;
+  action_ = &action;
   hand_over(lock);
   changed_.wait(lock, [&] { return turn_ == index && replica.place == Place::kReady; });
   running_ = std::this_thread::get_id();
@@ -141,8 +136,7 @@ ReplicaResult ReplicaRun::meet(int index, std::string text, std::vector<DTensor>
 }
 
 RunResult ReplicaRun::run(Function fn) {
-  StrategyState& state = *strategy_;
-  state.push_run(this);
+  strategy_->push_run([this] { return is_in_function(); });
   std::vector<Thread> threads;
   Status started;
   for (size_t i = 0; i < replicas_.size(); ++i) {
@@ -161,7 +155,7 @@ RunResult ReplicaRun::run(Function fn) {
     if (turn_ == static_cast<int>(i)) hand_over(lock);
   }
   for (Thread& thread : threads) thread.join();
-  state.pop_run();
+  strategy_->pop_run();
 
   std::lock_guard<std::mutex> lock(mutex_);
   size_t most = failed_.ok() ? 0 : 1;

@@ -37,12 +37,17 @@
 
 namespace tessera::distribute::internal {
 
-class ReplicaRun final : public RunningFunctions {
+class ReplicaRun {
  public:
-  // The results of a call for the arguments of all local replicas, by replica.
-  using Results = std::vector<std::vector<DTensor>>;
-  using Action = absl::FunctionRef<StatusOr<Results>(const std::vector<std::vector<DTensor>>& args,
-                                                     absl::Span<const Call> calls)>;
+  // The results of a call for the arguments of the local replicas: a row for each, of both.
+  using Action = absl::FunctionRef<StatusOr<Rows>(const Rows& args, absl::Span<const Call> calls)>;
+  // What the replicas of a call have in common.
+  struct Terms {
+    Freedom freedom = {};
+    CommunicationOptions options = {};
+    // The action is a function of the user's, which may use the strategy.
+    bool may_call_strategy = false;
+  };
 
   // A call of the function of the local replica with this index.
   using Function = absl::FunctionRef<ReplicaResult(int index)>;
@@ -58,13 +63,10 @@ class ReplicaRun final : public RunningFunctions {
   RunResult run(Function fn);
 
   // A call of the local replica with this index. `calls`: set to the calls of all replicas if it
-  // succeeds. `may_call_strategy`: the action is a function of the user's, which may use the
-  // strategy.
-  ReplicaResult meet(int index, std::string text, std::vector<DTensor> args, const Freedom& freedom,
-                     const CommunicationOptions& options, bool may_call_strategy, Action action,
+  // succeeds.
+  ReplicaResult meet(int index, const std::string& text, std::vector<DTensor> args,
+                     const Terms& terms, Action action,
                      std::shared_ptr<const std::vector<Call>>* calls = nullptr);
-
-  bool is_replica_thread() const override;
 
  private:
   enum class Place : uint8_t { kReady, kWaiting, kReturned };
@@ -74,21 +76,15 @@ class ReplicaRun final : public RunningFunctions {
     std::vector<DTensor> args;
     ReplicaResult result;
   };
-  // The part of a call that the waiting replicas have in common.
-  struct Round {
-    Freedom freedom;
-    CommunicationOptions options;
-    bool may_call_strategy = false;
-    const Action* action = nullptr;
-  };
 
+  bool is_in_function() const;  // of a replica, the calling thread
   void run_replica(int index, Function fn);
   // Hands over to the lowest replica that is ready; settles the round where there is none. `lock`
   // is held, and released while the round is settled.
   void hand_over(std::unique_lock<std::mutex>& lock);
   void settle(std::unique_lock<std::mutex>& lock);
-  // The Status of the round, and the results where all wait in one call.
-  StatusOr<Results> settle_calls(const Round& round, bool all_returned);
+  // The results of the call that all wait in; nothing where all have returned, without an action.
+  StatusOr<Rows> settle_calls(const Terms& terms, const Action* action);
 
   const std::shared_ptr<StrategyState> strategy_;
   const CommunicationOptions options_;
@@ -99,7 +95,8 @@ class ReplicaRun final : public RunningFunctions {
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::vector<Replica> replicas_;
-  Round round_;
+  Terms terms_;  // of the call that replicas wait in
+  const Action* action_ = nullptr;
   int turn_ = 0;  // whose thread runs; the number of replicas: none
   Status failed_;
   bool has_ended_ = false;

@@ -37,35 +37,10 @@ DTensor passed_on(DTensor result, absl::Span<const DTensor> from) {
 
 }  // namespace
 
-Status Replicas::set_axes(absl::Span<const std::string> replica_axes) {
-  is_replica_axis_.assign(mesh_.rank(), false);
-  for (const std::string& axis : replica_axes) {
-    TESSERA_ASSIGN_OR_RETURN(const int index, mesh_.axis_index(axis));
-    if (is_replica_axis_[index]) {
-      return absl::InvalidArgumentError(absl::StrCat("replica axis ", axis, " is named twice"));
-    }
-    is_replica_axis_[index] = true;
-  }
-  for (int axis = 0; axis < mesh_.rank(); ++axis) {
-    if (is_replica_axis_[axis]) replica_axes_.push_back(mesh_.axes()[axis].name);
-  }
-  return absl::OkStatus();
-}
-
-std::vector<std::vector<int64_t>> Replicas::first_coordinates() const {
-  std::vector<std::vector<int64_t>> firsts = {{}};
-  for (int axis = 0; axis < mesh_.rank(); ++axis) {
-    const int64_t size = is_replica_axis_[axis] ? mesh_.axes()[axis].size : 1;
-    std::vector<std::vector<int64_t>> next;
-    for (const std::vector<int64_t>& first : firsts) {
-      for (int64_t i = 0; i < size; ++i) {
-        next.push_back(first);
-        next.back().push_back(i);
-      }
-    }
-    firsts = std::move(next);
-  }
-  return firsts;
+std::vector<DTensor> column(const Rows& rows, size_t index) {
+  std::vector<DTensor> tensors;
+  for (const std::vector<DTensor>& row : rows) tensors.push_back(row[index]);
+  return tensors;
 }
 
 StatusOr<Mesh> Replicas::replica_mesh(absl::Span<const int64_t> coordinates) const {
@@ -94,10 +69,27 @@ std::string Replicas::replica_name(int replica) const {
                       absl::StrJoin(ids, ", "), ")");
 }
 
-Status Replicas::set_replicas() {
+Status Replicas::set_replicas(absl::Span<const std::string> replica_axes) {
+  is_replica_axis_.assign(mesh_.rank(), false);
+  for (const std::string& axis : replica_axes) {
+    TESSERA_ASSIGN_OR_RETURN(const int index, mesh_.axis_index(axis));
+    if (is_replica_axis_[index]) {
+      return absl::InvalidArgumentError(absl::StrCat("replica axis ", axis, " is named twice"));
+    }
+    is_replica_axis_[index] = true;
+  }
+  for (int axis = 0; axis < mesh_.rank(); ++axis) {
+    if (is_replica_axis_[axis]) replica_axes_.push_back(mesh_.axes()[axis].name);
+  }
   const absl::Span<const Device> devices = client_.devices();
   for (const int id : mesh_.device_ids()) replicas_of_client_[devices[id].client_id] = {};
-  for (const std::vector<int64_t>& coordinates : first_coordinates()) {
+  for (int64_t position = 0; position < mesh_.size(); ++position) {
+    const std::vector<int64_t> coordinates = mesh_.coordinates(position);
+    bool is_first = true;  // of its replica
+    for (int axis = 0; axis < mesh_.rank(); ++axis) {
+      is_first &= is_replica_axis_[axis] || coordinates[axis] == 0;
+    }
+    if (!is_first) continue;
     const int replica = static_cast<int>(meshes_.size());
     TESSERA_ASSIGN_OR_RETURN(Mesh mesh, replica_mesh(coordinates));
     std::vector<int64_t>& positions = positions_.emplace_back();
@@ -114,15 +106,13 @@ Status Replicas::set_replicas() {
   return absl::OkStatus();
 }
 
-bool Replicas::is_replicated(const Layout& layout) const {
-  const auto names_no_replica_axis = [&](absl::Span<const SubAxis> axes) {
-    return std::none_of(axes.begin(), axes.end(),
-                        [&](const SubAxis& axis) { return is_replica_axis_[axis.axis]; });
-  };
+bool Replicas::is_mirrored(const Layout& layout) const {
+  if (layout.mesh() != mesh_) return false;
+  bool names_replica_axis = !names_of_axes(layout.partial_axes(), /*of_replicas=*/true).empty();
   for (const std::vector<SubAxis>& axes : layout.dim_axes()) {
-    if (!names_no_replica_axis(axes)) return false;
+    names_replica_axis |= !names_of_axes(axes, /*of_replicas=*/true).empty();
   }
-  return names_no_replica_axis(layout.partial_axes());
+  return !names_replica_axis;
 }
 
 std::vector<std::string> Replicas::names_of_axes(absl::Span<const SubAxis> axes,
@@ -241,6 +231,15 @@ StatusOr<std::vector<DTensor>> Replicas::parts_of(const DistributedValues& value
   return parts;
 }
 
+StatusOr<Rows> Replicas::rows_of(absl::Span<const DistributedValues> values) const {
+  Rows rows(local_.size());
+  for (const DistributedValues& value : values) {
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, parts_of(value));
+    for (size_t i = 0; i < parts.size(); ++i) rows[i].push_back(parts[i]);
+  }
+  return rows;
+}
+
 DTensor Replicas::on_replica(const DTensor& tensor, int replica) const {
   if (!tessera::internal::facts_of(tensor).error.ok()) return tensor;
   const Mesh& mesh = tensor.layout().mesh();
@@ -251,6 +250,14 @@ DTensor Replicas::on_replica(const DTensor& tensor, int replica) const {
   }
   return relayout(tensor,
                   Layout::replicated(meshes_[replica], static_cast<int>(tensor.shape().size())));
+}
+
+Rows Replicas::on_replicas(absl::Span<const DTensor> tensors) const {
+  Rows rows(local_.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (const DTensor& tensor : tensors) rows[i].push_back(on_replica(tensor, local_[i]));
+  }
+  return rows;
 }
 
 StatusOr<Layout> Replicas::on_whole_mesh(const Layout& layout) const {

@@ -13,6 +13,7 @@
 #ifndef TESSERA_DISTRIBUTE_REPLICAS_H_
 #define TESSERA_DISTRIBUTE_REPLICAS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -32,6 +33,11 @@
 
 namespace tessera::distribute::internal {
 
+// Tensors of the local replicas, in their order: a row for each.
+using Rows = std::vector<std::vector<DTensor>>;
+// The tensor at this index of each row.
+std::vector<DTensor> column(const Rows& rows, size_t index);
+
 class Replicas {
  public:
   Replicas(const Replicas&) = delete;
@@ -45,15 +51,21 @@ class Replicas {
   // "replica 1 (device 3)", or "replica 1 (client 1, device 3)" where there are several clients.
   absl::Span<const std::string> names() const { return names_; }
   const Mesh& mesh_of(int replica) const { return meshes_[replica]; }
+  // The clients of the mesh, ascending, with the replicas that have devices of them.
+  const std::map<int, std::vector<int>>& replicas_of_client() const { return replicas_of_client_; }
   bool is_of_one_client() const { return replicas_of_client_.size() == 1; }
 
   // The parts of a value; InvalidArgument for a tensor on another mesh.
   StatusOr<std::vector<DTensor>> parts_of(const DistributedValues& value) const;
+  // The parts of several values.
+  StatusOr<Rows> rows_of(absl::Span<const DistributedValues> values) const;
   // The part of a replica of a tensor that its function made: on the replica's mesh, on the
   // strategy's mesh, or on any other of this client.
   DTensor on_replica(const DTensor& tensor, int replica) const;
-  // Whether all replicas hold equal parts of a tensor of this layout.
-  bool is_replicated(const Layout& layout) const;
+  // The same for all local replicas.
+  Rows on_replicas(absl::Span<const DTensor> tensors) const;
+  // Whether the layout is one of mesh() of which all replicas hold equal parts.
+  bool is_mirrored(const Layout& layout) const;
   // For parts of equal shapes and layouts: the tensor of which they are the terms, or the pieces
   // along `dim`.
   StatusOr<DTensor> whole_of_terms(absl::Span<const DTensor> parts, ReduceOp op) const;
@@ -66,16 +78,11 @@ class Replicas {
   Replicas(const Client& client, Mesh mesh) : client_(client), mesh_(std::move(mesh)) {}
   ~Replicas() = default;
 
-  // The rest of construction, in this order.
-  Status set_axes(absl::Span<const std::string> replica_axes);
-  Status set_replicas();
-  // The clients that have replicas, ascending, with their replicas.
-  const std::map<int, std::vector<int>>& replicas_of_client() const { return replicas_of_client_; }
+  // The rest of construction.
+  Status set_replicas(absl::Span<const std::string> replica_axes);
 
  private:
-  // The coordinates of the first device of each replica, row-major.
-  std::vector<std::vector<int64_t>> first_coordinates() const;
-  // The mesh of the replica whose devices are at these positions.
+  // The mesh of the replica that has the device at these coordinates.
   StatusOr<Mesh> replica_mesh(absl::Span<const int64_t> coordinates) const;
   std::string replica_name(int replica) const;
 
@@ -97,7 +104,7 @@ class Replicas {
   std::vector<std::vector<int64_t>> positions_;  // in the mesh, by replica
   std::vector<std::string> names_;
   std::vector<int> local_;
-  std::map<int, std::vector<int>> replicas_of_client_;  // replicas with devices of the client
+  std::map<int, std::vector<int>> replicas_of_client_;
 };
 
 }  // namespace tessera::distribute::internal

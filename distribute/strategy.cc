@@ -9,22 +9,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
-#include "base/text.h"
 #include "distribute/call.h"
+#include "distribute/reductions.h"
 #include "distribute/replica_run.h"
+#include "distribute/replicas.h"
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
 #include "dtensor/device_op.h"
 #include "dtensor/relayout.h"
-#include "ops/reductions.h"
 
 namespace tessera::distribute {
 namespace {
 
 using internal::Call;
 using internal::call_text;
-using internal::Freedom;
 using internal::ReplicaRun;
+using internal::Rows;
 using internal::RunResult;
 using internal::StrategyState;
 using internal::tensor_of;
@@ -45,22 +45,6 @@ Status check_one_value(const StrategyState& state, ReduceOp op, const char* call
   return absl::InvalidArgumentError(absl::StrCat(
       call_text(call, op), ": the tensor is one value for all ", state.num_replicas(),
       " replicas, and not one for each; multiply it, or make it with values_from_function()"));
-}
-
-DTensor reduced_along(ReduceOp op, const DTensor& x, const std::vector<int64_t>& dims) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return ops::sum(x, dims);
-    case ReduceOp::kProd:
-      return ops::prod(x, dims);
-    case ReduceOp::kMin:
-      return ops::min(x, dims);
-    case ReduceOp::kMax:
-      return ops::max(x, dims);
-    case ReduceOp::kAvg:
-      return ops::mean(x, dims);
-  }
-  return x;
 }
 
 }  // namespace
@@ -105,7 +89,7 @@ StatusOr<Strategy> Strategy::create(const Client& client, Mesh mesh,
                                     StrategyOptions options) {
   TESSERA_ASSIGN_OR_RETURN(
       std::shared_ptr<StrategyState> state,
-      StrategyState::create(client, std::move(mesh), std::move(replica_axes), std::move(options),
+      StrategyState::create(client, std::move(mesh), replica_axes, std::move(options),
                             /*parameter_mesh=*/std::nullopt));
   return Strategy(std::move(state));
 }
@@ -124,66 +108,60 @@ RunResult Strategy::run_raw(const RunOptions& options, RawFunction fn,
   if (!status.ok()) return failed_run(status);
   const StatusOr<CommunicationOptions> communication = state_->options_of(options.communication);
   if (!communication.ok()) return failed_run(communication.status());
-  std::vector<std::vector<DTensor>> by_replica(state_->local_replicas().size());
-  for (const DistributedValues& arg : args) {
-    const StatusOr<std::vector<DTensor>> parts = state_->parts_of(arg);
-    if (!parts.ok()) return failed_run(parts.status());
-    for (size_t i = 0; i < parts->size(); ++i) by_replica[i].push_back((*parts)[i]);
-  }
+  const StatusOr<Rows> rows = state_->rows_of(args);
+  if (!rows.ok()) return failed_run(rows.status());
   const auto run = std::make_shared<ReplicaRun>(state_, *communication);
   const Strategy strategy = *this;  // of the contexts, whatever the functions do with this one
   return run->run([&](int index) {
     const int id = strategy.local_replicas()[index];
     ReplicaContext context(strategy, id, run->strategy()->mesh_of(id), run, index);
-    return fn(context, by_replica[index]);
+    return fn(context, (*rows)[index]);
   });
 }
 
 namespace {
 
 // Reduces a value over the replicas; `dims` and `destination` as the public calls have them.
-StatusOr<DTensor> reduce_value(StrategyState& state, const char* name, ReduceOp op,
-                               const DistributedValues& value, const std::vector<int>& dims,
-                               const std::optional<Layout>& destination,
-                               const CommunicationOptions& asked) {
+StatusOr<DTensor> reduced(const StrategyState& state, const char* name, ReduceOp op,
+                          const DistributedValues& value, const std::vector<int>& dims,
+                          const std::optional<Layout>& destination,
+                          const CommunicationOptions& asked) {
   TESSERA_RETURN_IF_ERROR(state.check_not_in_replica(
-      call_text(name, op).c_str(), "ReplicaContext::all_reduce() or merge_call()"));
+      call_text(name, op), "ReplicaContext::all_reduce() or merge_call()"));
   TESSERA_RETURN_IF_ERROR(validate_reduce_op(op));
   TESSERA_ASSIGN_OR_RETURN(const CommunicationOptions options, state.options_of(asked));
   const std::vector<int64_t> along(dims.begin(), dims.end());
-  if (const DTensor* const tensor = value.tensor(); tensor != nullptr &&
-                                                    tensor->layout().mesh() == state.mesh() &&
-                                                    state.is_replicated(tensor->layout())) {
+  if (const DTensor* const tensor = value.tensor();
+      tensor != nullptr && state.is_mirrored(tensor->layout())) {
     TESSERA_RETURN_IF_ERROR(tensor->status());
     TESSERA_RETURN_IF_ERROR(validate_reduction(op, tensor->dtype()));
     TESSERA_RETURN_IF_ERROR(check_one_value(state, op, name));
     TESSERA_ASSIGN_OR_RETURN(
         const std::vector<int64_t> normal,
         internal::normal_dims(along, static_cast<int64_t>(tensor->shape().size())));
-    DTensor result = dims.empty() ? *tensor : reduced_along(op, *tensor, normal);
+    DTensor result = dims.empty() ? *tensor : internal::reduced_along(op, *tensor, normal);
     if (!destination.has_value()) return result;
-    return state.broadcast_across(result, *destination, options);
+    return internal::broadcast(state, result, *destination, options);
   }
-  TESSERA_ASSIGN_OR_RETURN(std::vector<DTensor> parts, state.parts_of(value));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Call> calls,
-                           state.agree(call_text(name, op), parts, {.dims = along}, options));
-  if (dims.empty()) {
-    return state.reduce_parts(op, std::move(parts), calls, destination, options);
-  }
-  return state.reduce_dims(op, std::move(parts), calls, along, options);
+  TESSERA_ASSIGN_OR_RETURN(const Rows rows, state.rows_of({value}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<Call> calls,
+      state.exchange().agree(call_text(name, op), rows, {.dims = along}, options));
+  return dims.empty() ? internal::reduce_value(state, op, rows, calls, destination, options)
+                      : internal::reduce_dims(state, op, rows, calls, along, options);
 }
 
 }  // namespace
 
 DTensor Strategy::reduce(ReduceOp op, const DistributedValues& value, std::vector<int> dims) const {
-  return value_or_failed(*state_, reduce_value(*state_, "reduce", op, value, dims, {}, {}));
+  return value_or_failed(*state_, reduced(*state_, "reduce", op, value, dims, {}, {}));
 }
 
 DTensor Strategy::reduce_to(ReduceOp op, const DistributedValues& value, LayoutArg destination,
                             const CommunicationOptions& options) const {
   if (!destination.ok()) return failed(*state_, destination.status());
   return value_or_failed(*state_,
-                         reduce_value(*state_, "reduce_to", op, value, {}, *destination, options));
+                         reduced(*state_, "reduce_to", op, value, {}, *destination, options));
 }
 
 std::vector<DTensor> Strategy::batch_reduce_to(ReduceOp op,
@@ -203,36 +181,17 @@ std::vector<DTensor> Strategy::batch_reduce_to(ReduceOp op,
     TESSERA_RETURN_IF_ERROR(state_->check_not_in_replica("batch_reduce_to()",
                                                          "ReplicaContext::all_reduce() of a list"));
     TESSERA_ASSIGN_OR_RETURN(const CommunicationOptions merged, state_->options_of(options));
-    std::vector<std::vector<DTensor>> parts_of_value;
     for (const DistributedValues& value : values) {
-      if (const DTensor* const tensor = value.tensor(); tensor != nullptr &&
-                                                        tensor->layout().mesh() == state_->mesh() &&
-                                                        state_->is_replicated(tensor->layout())) {
-        TESSERA_RETURN_IF_ERROR(check_one_value(*state_, op, "batch_reduce_to"));
-      }
-      TESSERA_ASSIGN_OR_RETURN(std::vector<DTensor> parts, state_->parts_of(value));
-      parts_of_value.push_back(std::move(parts));
+      if (value.tensor() == nullptr || !state_->is_mirrored(value.tensor()->layout())) continue;
+      TESSERA_RETURN_IF_ERROR(check_one_value(*state_, op, "batch_reduce_to"));
     }
-    std::string text = call_text("batch_reduce_to", op);
-    if (!merged.name.empty()) absl::StrAppend(&text, " ", quoted(merged.name));
-    std::vector<Call> local;
-    for (size_t i = 0; i < parts_of_value[0].size(); ++i) {
-      std::vector<DTensor> tensors;
-      for (const std::vector<DTensor>& parts : parts_of_value) tensors.push_back(parts[i]);
-      local.push_back(StrategyState::call_of(text, tensors));
-    }
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<Call> calls,
-                             state_->exchange(std::move(local), merged));
-    TESSERA_RETURN_IF_ERROR(internal::check_calls(calls, state_->names(), {}));
-    std::vector<PerReplica> per_replica;
-    for (size_t k = 0; k < values.size(); ++k) {
-      TESSERA_RETURN_IF_ERROR(validate_reduction(op, calls[0].tensors[k].dtype));
-      TESSERA_ASSIGN_OR_RETURN(
-          std::vector<DTensor> parts,
-          state_->alike(std::move(parts_of_value[k]), calls, static_cast<int>(k)));
-      per_replica.push_back(ValueAccess::make(state_, std::move(parts)));
-    }
-    return state_->batch_reduce_across(op, per_replica, destinations, merged);
+    TESSERA_ASSIGN_OR_RETURN(const Rows rows, state_->rows_of(values));
+    TESSERA_ASSIGN_OR_RETURN(
+        const std::vector<Call> calls,
+        state_->exchange().agree(call_text("batch_reduce_to", op), rows, {}, merged));
+    TESSERA_ASSIGN_OR_RETURN(const std::vector<PerReplica> terms,
+                             internal::terms_of(*state_, op, rows, calls));
+    return internal::batch_reduce(*state_, op, terms, destinations, merged);
   };
   StatusOr<std::vector<DTensor>> results = reduce_all();
   return results.ok() ? *std::move(results) : all_failed(results.status());
@@ -241,8 +200,27 @@ std::vector<DTensor> Strategy::batch_reduce_to(ReduceOp op,
 DTensor Strategy::broadcast_to(const DTensor& value, LayoutArg destination) const {
   const Status outside = state_->check_not_in_replica("broadcast_to()", "merge_call()");
   if (!outside.ok()) return failed(*state_, outside);
-  return value_or_failed(*state_, state_->broadcast_across(value, destination, {}));
+  return value_or_failed(*state_, internal::broadcast(*state_, value, destination, {}));
 }
+
+namespace {
+
+// The parts of a value whose sizes may differ along dim, of replicas that agree.
+struct Pieces {
+  Rows rows;
+  std::vector<Call> calls;
+};
+StatusOr<Pieces> pieces_of(const StrategyState& state, const char* name,
+                           const DistributedValues& value, int dim) {
+  TESSERA_ASSIGN_OR_RETURN(const CommunicationOptions options, state.options_of({}));
+  TESSERA_ASSIGN_OR_RETURN(Rows rows, state.rows_of({value}));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Call> calls,
+                           state.exchange().agree(absl::StrCat(name, "(dim ", dim, ")"), rows,
+                                                  {.dims = {dim}}, options));
+  return Pieces{std::move(rows), std::move(calls)};
+}
+
+}  // namespace
 
 DTensor Strategy::gather(const DistributedValues& value, int dim) const {
   const auto gather_value = [&]() -> StatusOr<DTensor> {
@@ -253,17 +231,10 @@ DTensor Strategy::gather(const DistributedValues& value, int dim) const {
       TESSERA_RETURN_IF_ERROR(tensor->status());
       const auto rank = static_cast<int64_t>(tensor->shape().size());
       TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> dims, internal::normal_dims({dim}, rank));
-      if (state_->is_replicated(tensor->layout())) return *tensor;
+      if (state_->is_mirrored(tensor->layout())) return *tensor;
     }
-    TESSERA_ASSIGN_OR_RETURN(const CommunicationOptions options, state_->options_of({}));
-    TESSERA_ASSIGN_OR_RETURN(std::vector<DTensor> parts, state_->parts_of(value));
-    TESSERA_ASSIGN_OR_RETURN(
-        const std::vector<Call> calls,
-        state_->agree(absl::StrCat("gather(dim ", dim, ")"), parts, {.dims = {dim}}, options));
-    TESSERA_ASSIGN_OR_RETURN(
-        const std::vector<int64_t> dims,
-        internal::normal_dims({dim}, static_cast<int64_t>(parts[0].shape().size())));
-    return state_->gather_parts(std::move(parts), calls, dims[0]);
+    TESSERA_ASSIGN_OR_RETURN(const Pieces pieces, pieces_of(*state_, "gather", value, dim));
+    return internal::gather_value(*state_, pieces.rows, pieces.calls, dim);
   };
   return value_or_failed(*state_, gather_value());
 }
@@ -289,15 +260,10 @@ PerReplica Strategy::values_from_function(
 DTensor Strategy::to_sharded(const PerReplica& value, int dim) const {
   const auto shard_value = [&]() -> StatusOr<DTensor> {
     TESSERA_RETURN_IF_ERROR(state_->check_not_in_replica("to_sharded()", "merge_call()"));
-    TESSERA_ASSIGN_OR_RETURN(const CommunicationOptions options, state_->options_of({}));
-    TESSERA_ASSIGN_OR_RETURN(std::vector<DTensor> parts, state_->parts_of(value));
-    TESSERA_ASSIGN_OR_RETURN(
-        const std::vector<Call> calls,
-        state_->agree(absl::StrCat("to_sharded(dim ", dim, ")"), parts, {.dims = {dim}}, options));
-    TESSERA_ASSIGN_OR_RETURN(
-        const std::vector<int64_t> dims,
-        internal::normal_dims({dim}, static_cast<int64_t>(parts[0].shape().size())));
-    const int64_t along = dims[0];
+    TESSERA_ASSIGN_OR_RETURN(const Pieces pieces, pieces_of(*state_, "to_sharded", value, dim));
+    const auto& [rows, calls] = pieces;
+    const auto rank = static_cast<int64_t>(calls[0].tensors[0].shape.size());
+    const int64_t along = dim < 0 ? dim + rank : dim;
     int64_t total = 0;
     for (const Call& call : calls) total += call.tensors[0].shape[along];
     bool is_split_rule = true;
@@ -306,12 +272,13 @@ DTensor Strategy::to_sharded(const PerReplica& value, int dim) const {
       is_split_rule &= end - first == calls[replica].tensors[0].shape[along];
     }
     if (is_split_rule) {
-      TESSERA_ASSIGN_OR_RETURN(parts, state_->alike(std::move(parts), calls, 0));
-      return state_->whole_of_pieces(parts, along, total);
+      TESSERA_ASSIGN_OR_RETURN(const std::vector<PerReplica> values,
+                               internal::alike(*state_, rows, calls));
+      return state_->whole_of_pieces(ValueAccess::rep(values[0]).tensors, along, total);
     }
     TESSERA_ASSIGN_OR_RETURN(const DTensor whole,
-                             state_->gather_parts(std::move(parts), calls, along));
-    std::vector<DimSharding> split(whole.shape().size());
+                             internal::gather_value(*state_, rows, calls, dim));
+    std::vector<DimSharding> split(rank);
     split[along].assign(state_->replica_axes().begin(), state_->replica_axes().end());
     return relayout(whole, Layout::create(mesh(), std::move(split)));
   };

@@ -11,7 +11,9 @@
 #include "base/stable_hash.h"
 #include "base/text.h"
 #include "distribute/call.h"
+#include "distribute/reductions.h"
 #include "distribute/replica_run.h"
+#include "distribute/replicas.h"
 #include "distribute/strategy_state.h"
 #include "distribute/value_access.h"
 #include "dtensor/device_op.h"
@@ -24,6 +26,7 @@ namespace tessera::distribute {
 namespace {
 
 using internal::Call;
+using internal::Rows;
 using internal::StrategyState;
 using internal::tensor_of;
 
@@ -158,7 +161,8 @@ DTensor DistributedVariable::value() const {
           "value(replica) is a component"));
       break;
     case VariableAggregation::kOnlyFirstReplica:
-      result = strategy.from_first(
+      result = internal::from_first(
+          strategy,
           components.empty() ? failed(*this, strategy.mesh(), absl::OkStatus()) : components[0],
           dtype(), shape());
       break;
@@ -227,26 +231,22 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
         " in a replica function: it has no aggregation, and the values of the replicas may "
         "differ; make it with kSum, kMean or kOnlyFirstReplica"));
   }
-  const auto change_once =
-      [&](const std::vector<std::vector<DTensor>>& args,
-          absl::Span<const Call> calls) -> StatusOr<internal::ReplicaRun::Results> {
-    std::vector<DTensor> parts;
-    for (const std::vector<DTensor>& each : args) parts.push_back(each[0]);
-    DTensor whole = parts[0];
+  const auto change_once = [&](const Rows& rows, absl::Span<const Call> calls) -> StatusOr<Rows> {
+    DTensor whole = rows[0][0];
     if (aggregation == VariableAggregation::kOnlyFirstReplica) {
-      TESSERA_ASSIGN_OR_RETURN(whole, strategy.from_first(parts[0], dtype(), shape()));
+      TESSERA_ASSIGN_OR_RETURN(whole, internal::from_first(strategy, whole, dtype(), shape()));
     } else {
       TESSERA_ASSIGN_OR_RETURN(
-          whole, strategy.reduce_parts(reduce_op_of(aggregation), std::move(parts), calls, {},
-                                       replica.run_->options()));
+          whole, internal::reduce_value(strategy, reduce_op_of(aggregation), rows, calls, {},
+                                        replica.run_->options()));
     }
     TESSERA_RETURN_IF_ERROR(this->change(change, whole));
-    return internal::ReplicaRun::Results(args.size());
+    return Rows(rows.size());
   };
   return replica.run_
       ->meet(replica.index_,
              absl::StrCat(call, "(", name_of(aggregation), ") of variable ", quoted(name())), {own},
-             {}, replica.run_->options(), /*may_call_strategy=*/true, change_once)
+             {.options = replica.run_->options(), .may_call_strategy = true}, change_once)
       .status;
 }
 
@@ -269,16 +269,12 @@ Status Strategy::update(
   TESSERA_RETURN_IF_ERROR(state_->check_not_in_replica("update()", "merge_call()"));
   TESSERA_RETURN_IF_ERROR(variable.check_strategy(*this));
   if (variable.options().synchronization == VariableSynchronization::kOnRead) {
-    std::vector<std::vector<DTensor>> by_replica(local_replicas().size());
-    for (const DistributedValues& arg : args) {
-      TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state_->parts_of(arg));
-      for (size_t i = 0; i < parts.size(); ++i) by_replica[i].push_back(parts[i]);
-    }
+    TESSERA_ASSIGN_OR_RETURN(const Rows rows, state_->rows_of(args));
     // All or none.
     const std::vector<DTensor> components = variable.state_->all_components();
     std::vector<DTensor> changed;
-    for (size_t i = 0; i < by_replica.size(); ++i) {
-      const DTensor value = tensor_of(mesh(), [&] { return fn(components[i], by_replica[i]); });
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const DTensor value = tensor_of(mesh(), [&] { return fn(components[i], rows[i]); });
       TESSERA_RETURN_IF_ERROR(variable.check_value("update", value));
       changed.push_back(state_->on_replica(stop_gradient(value), local_replicas()[i]));
     }
@@ -290,7 +286,7 @@ Status Strategy::update(
   for (size_t k = 0; k < args.size(); ++k) {
     const DTensor* const tensor = args[k].tensor();
     if (tensor == nullptr ||
-        (tensor->layout().mesh() == mesh() && !state_->is_replicated(tensor->layout()))) {
+        (tensor->layout().mesh() == mesh() && !state_->is_mirrored(tensor->layout()))) {
       return absl::InvalidArgumentError(
           absl::StrCat("update of variable ", quoted(variable.name()), ": argument ", k,
                        " has a value for each replica, with which the replicas of the variable "
@@ -339,14 +335,13 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
   DTensor mirrored = relayout(initial, Layout::replicated(mesh(), rank));
   if (policy.initial == InitialValue::kFromFirstReplica) {
     TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state_->parts_of(mirrored));
-    TESSERA_ASSIGN_OR_RETURN(mirrored, state_->from_first(parts.empty() ? mirrored : parts[0],
-                                                          initial.dtype(), initial.shape()));
+    TESSERA_ASSIGN_OR_RETURN(mirrored,
+                             internal::from_first(*state_, parts.empty() ? mirrored : parts[0],
+                                                  initial.dtype(), initial.shape()));
   }
   // Partial or split initial values keep the layout of their other axes.
-  StatusOr<Layout> own =
-      state_->is_replicated(initial.layout()) && initial.layout().mesh() == mesh()
-          ? initial.layout().without_partial()
-          : mirrored.layout();
+  StatusOr<Layout> own = state_->is_mirrored(initial.layout()) ? initial.layout().without_partial()
+                                                               : mirrored.layout();
   if (parameter_mesh() != mesh()) own = Layout::replicated(parameter_mesh(), rank);
   auto state = std::make_shared<DistributedVariable::State>(DistributedVariable::State{
       *this, name, initial.dtype(), initial.shape(), policy,
@@ -358,10 +353,9 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
                  : Variable(name, relayout(mirrored, own))});
   DistributedVariable variable(std::move(state));
   tessera::internal::guard_assignments(
-      variable.variable(), [strategy = state_, name](const char* call) -> Status {
-        if (!strategy->is_in_replica()) return absl::OkStatus();
+      variable.variable(), [strategy = state_, name](const char* call) {
         return strategy->check_not_in_replica(
-            absl::StrCat(call, " of variable ", quoted(name)).c_str(),
+            absl::StrCat(call, " of variable ", quoted(name)),
             "the method with the context, or an optimizer outside of run()");
       });
   if (policy.initial == InitialValue::kAgree && !state_->is_of_one_client()) {
@@ -388,9 +382,7 @@ Status Strategy::compare_replicas(const std::string& subject, const DTensor& mir
     if (bits.ok()) call.value = *std::move(bits);
     if (!bits.ok()) call.error = bits.status();
   }
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<Call> calls,
-                           state_->exchange(std::move(local), state_->options().communication));
-  return internal::check_calls(calls, state_->names(), {});
+  return state_->exchange().agree(std::move(local), {}, state_->options().communication).status();
 }
 
 Status Strategy::check_replicas(const DistributedVariable& variable) const {
