@@ -76,7 +76,7 @@ StatusOr<Rows> ReplicaRun::settle_calls(const Terms& terms, const Action* action
   if (action == nullptr) return Rows();
   settled_ = std::make_shared<const std::vector<Call>>(calls);
   Rows args;
-  for (Replica& replica : replicas_) args.push_back(std::move(replica.args));
+  for (const Replica& replica : replicas_) args.push_back(replica.args);
   return (*action)(args, calls);
 }
 
@@ -106,6 +106,7 @@ void ReplicaRun::settle(std::unique_lock<std::mutex>& lock) {
     const int id = strategy_->local_replicas()[i];
     replica.result = results.ok() ? ReplicaResult{absl::OkStatus(), std::move((*results)[i])}
                                   : failed_result(failed_, replica.args, strategy_->mesh_of(id));
+    replica.args.clear();
     replica.place = Place::kReady;
   }
 }

@@ -297,6 +297,16 @@ TEST_P(DistributeRunErrorsTest, RefusedCalls) {
                       .await();
                 }),
                                bad, {"i32"}));
+            // Of a list each tensor carries the error.
+            TESSERA_RETURN_IF_ERROR(
+                expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
+                  const DTensor one = full<int32_t>({}, 1, Layout::replicated(replica.mesh(), 0));
+                  const std::vector<DTensor> means =
+                      replica.all_reduce(ReduceOp::kAvg, {one, one, one});
+                  TESSERA_REQUIRE(means.size() == 3);
+                  return means[2].await();
+                }),
+                               bad, {"i32"}));
             TESSERA_RETURN_IF_ERROR(
                 expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
                   return replica.all_gather(scalar(replica, 1), 0).await();
