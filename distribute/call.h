@@ -44,10 +44,11 @@ inline constexpr absl::string_view kReturned = "returned";
 // As "all_reduce(sum)".
 std::string call_text(absl::string_view name, ReduceOp op);
 
-// The differences that are allowed between tensors of replicas.
+// The differences that are allowed between calls of replicas.
 struct Freedom {
   // Tensors may differ in everything but their number.
   bool any_tensor = false;
+  bool any_value = false;
   // Their sizes along these dims. A negative dim counts from the end.
   std::vector<int64_t> dims = {};
 };

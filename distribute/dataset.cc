@@ -3,9 +3,8 @@
 
 #include <algorithm>
 #include <functional>
-#include <set>
+#include <numeric>
 #include <string>
-#include <variant>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -35,7 +34,8 @@ struct DatasetRep {
 
 struct DatasetIteratorRep {
   std::shared_ptr<const StrategyState> strategy;
-  std::variant<input::Iterator, std::unique_ptr<PipelineIterator>> iterator;
+  std::optional<input::Iterator> batches;       // of kData
+  std::unique_ptr<PipelineIterator> pipelines;  // else
 };
 
 }  // namespace internal
@@ -78,25 +78,16 @@ Status check_call(const StrategyState& strategy, const char* call, const InputOp
                                              options.load);
 }
 
-// The calls of all replicas for one of each local replica, if they agree; `values` may differ.
-StatusOr<std::vector<std::string>> agree(const StrategyState& strategy, const std::string& text,
-                                         const std::vector<std::string>& values,
-                                         const Status& error) {
-  std::vector<Call> local;
-  for (const std::string& value : values) local.push_back({.text = text, .value = value});
+// The calls of all replicas, if they agree; `values`, by local replica if there are any, may
+// differ.
+StatusOr<std::vector<Call>> agree_on(const StrategyState& strategy, const std::string& text,
+                                     const Status& error,
+                                     const std::vector<std::string>& values = {}) {
+  std::vector<Call> local(strategy.local_replicas().size(), Call{.text = text});
+  for (size_t i = 0; i < values.size(); ++i) local[i].value = values[i];
   local[0].error = error;
-  TESSERA_ASSIGN_OR_RETURN(
-      std::vector<Call> calls,
-      strategy.exchange().calls_of_all(std::move(local), strategy.options().communication));
-  std::vector<std::string> all;
-  for (Call& call : calls) all.push_back(std::exchange(call.value, ""));
-  TESSERA_RETURN_IF_ERROR(internal::check_calls(calls, strategy.names(), {}));
-  return all;
-}
-
-Status agree(const StrategyState& strategy, const std::string& text, const Status& error) {
-  const std::vector<std::string> no_values(strategy.local_replicas().size());
-  return agree(strategy, text, no_values, error).status();
+  return strategy.exchange().agree(std::move(local), {.any_value = true},
+                                   strategy.options().communication);
 }
 
 const char* at_end_name(AtEnd at_end) { return at_end == AtEnd::kAll ? "kAll" : "kFirst"; }
@@ -129,56 +120,25 @@ StatusOr<std::vector<input::TensorSpec>> spec_of(const Client& client,
 
 // Pipelines
 
-// Which pipeline feeds which replica.
-struct Assignment {
-  std::vector<int> clients = {};         // of the mesh, ascending
-  std::vector<int> pipeline_of = {};     // by replica
-  std::vector<int> first_replicas = {};  // by pipeline
-};
-
-// A pipeline for each client or each replica. InvalidArgument where a replica has several clients.
-StatusOr<Assignment> assign(const StrategyState& strategy, const char* call, bool per_replica) {
-  const absl::Span<const Device> devices = strategy.client().devices();
-  std::set<int> clients;
-  for (const int id : strategy.mesh().device_ids()) clients.insert(devices[id].client_id);
-  Assignment result = {.clients = {clients.begin(), clients.end()}};
-  result.first_replicas.assign(per_replica ? strategy.num_replicas() : clients.size(), -1);
+// The replicas of each pipeline: those of a client, or one. InvalidArgument where a replica has
+// several clients.
+StatusOr<std::vector<std::vector<int>>> deal_replicas(const StrategyState& strategy,
+                                                      const char* call, bool per_replica) {
+  std::vector<std::vector<int>> by_client;
+  std::vector<std::vector<int>> one_each;
+  std::vector<int> num_clients(strategy.num_replicas(), 0);
+  for (const auto& [client, replicas] : strategy.replicas_of_client()) {
+    for (const int replica : replicas) ++num_clients[replica];
+    by_client.push_back(replicas);
+  }
   for (int replica = 0; replica < strategy.num_replicas(); ++replica) {
-    const absl::Span<const int> ids = strategy.mesh_of(replica).device_ids();
-    const int client = devices[ids[0]].client_id;
-    for (const int id : ids) {
-      if (devices[id].client_id == client) continue;
-      return refused(call, strategy.names()[replica],
-                     " has devices of several clients, and each client reads batches of its own; "
-                     "use kData");
-    }
-    const auto position = std::lower_bound(result.clients.begin(), result.clients.end(), client);
-    const int pipeline =
-        per_replica ? replica : static_cast<int>(position - result.clients.begin());
-    result.pipeline_of.push_back(pipeline);
-    if (result.first_replicas[pipeline] < 0) result.first_replicas[pipeline] = replica;
+    one_each.push_back({replica});
+    if (num_clients[replica] == 1) continue;
+    return refused(call, strategy.names()[replica],
+                   " has devices of several clients, and each client reads batches of its own; "
+                   "use kData");
   }
-  return result;
-}
-
-// The pipelines of this client, whose data sets `make` makes by number.
-StatusOr<std::vector<Pipeline>> make_pipelines(
-    const StrategyState& strategy, const Assignment& assignment,
-    absl::FunctionRef<StatusOr<input::Dataset>(int pipeline)> make) {
-  std::vector<Pipeline> pipelines;
-  const absl::Span<const int> local = strategy.local_replicas();
-  for (size_t i = 0; i < local.size(); ++i) {
-    const int id = assignment.pipeline_of[local[i]];
-    const auto found = std::find_if(pipelines.begin(), pipelines.end(),
-                                    [id](const Pipeline& each) { return each.id == id; });
-    if (found != pipelines.end()) {
-      found->replicas.push_back(static_cast<int>(i));
-      continue;
-    }
-    TESSERA_ASSIGN_OR_RETURN(input::Dataset dataset, make(id));
-    pipelines.push_back({id, std::move(dataset), {static_cast<int>(i)}});
-  }
-  return pipelines;
+  return per_replica ? one_each : by_client;
 }
 
 // The steps of a pipeline, -1 where they are not known.
@@ -196,13 +156,15 @@ Status complete(const std::string& text, const Status& error, PipelineSet* set) 
     values[pipeline.replicas[0]] =
         absl::StrCat(DatasetAccess::rep(pipeline.dataset).hash(), ",", steps_of(*set, pipeline));
   }
-  TESSERA_ASSIGN_OR_RETURN(values, agree(*set->strategy, text, values, error));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Call> calls,
+                           agree_on(*set->strategy, text, error, values));
   std::vector<int64_t> steps;
-  for (const int replica : set->first_replicas) {
-    const std::vector<std::string> parts = absl::StrSplit(values[replica], ',');
+  for (const std::vector<int>& replicas : set->replicas) {
+    const std::string& said = calls[replicas[0]].value;
+    const std::vector<std::string> parts = absl::StrSplit(said, ',');
     if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &steps.emplace_back())) {
       return absl::InternalError(absl::StrCat(
-          "what replica ", replica, " says of its pipeline, ", quoted(values[replica]),
+          "what replica ", replicas[0], " says of its pipeline, ", quoted(said),
           ", cannot be read; build all clients from one Tessera; where they are, report this as a "
           "bug of Tessera"));
     }
@@ -216,7 +178,7 @@ Status complete(const std::string& text, const Status& error, PipelineSet* set) 
 
 // kFile and kOff: errors that all clients find, which have the same data set.
 Status check_shares(const StrategyState& strategy, const input::Dataset& dataset, ReadPolicy policy,
-                    absl::Span<const int64_t> shares, const Assignment& assignment) {
+                    absl::Span<const int64_t> shares) {
   if (policy == ReadPolicy::kFile) {
     const size_t num_files = dataset.files().size();
     if (num_files == 0) {
@@ -230,23 +192,29 @@ Status check_shares(const StrategyState& strategy, const input::Dataset& dataset
                      "cuts batches by element");
     }
   }
-  for (size_t i = 0; i < shares.size(); ++i) {
-    if (shares[i] > 0) continue;
+  auto client = strategy.replicas_of_client().begin();
+  for (const int64_t share : shares) {
+    if (share > 0) {
+      ++client;
+      continue;
+    }
     return refused(kDataset, internal::policy_name(policy), " cuts batches of ",
                    DatasetAccess::rep(dataset).batching->size, " over ", strategy.num_replicas(),
-                   " replicas, which leaves none for client ", assignment.clients[i],
-                   "; give batches of ", strategy.num_replicas(), " or more");
+                   " replicas, which leaves none for client ", client->first, "; give batches of ",
+                   strategy.num_replicas(), " or more");
   }
   return absl::OkStatus();
 }
 
 // How many elements of a batch each pipeline reads.
-std::vector<int64_t> shares_of(int64_t batch_size, const Assignment& assignment) {
-  std::vector<int64_t> shares(assignment.first_replicas.size(), 0);
-  const auto num_replicas = static_cast<int64_t>(assignment.pipeline_of.size());
-  for (int64_t replica = 0; replica < num_replicas; ++replica) {
-    const auto [first, end] = shard_interval(batch_size, num_replicas, replica);
-    shares[assignment.pipeline_of[replica]] += end - first;
+std::vector<int64_t> shares_of(int64_t batch_size, const PipelineSet& set) {
+  std::vector<int64_t> shares;
+  for (const std::vector<int>& replicas : set.replicas) {
+    int64_t& share = shares.emplace_back(0);
+    for (const int replica : replicas) {
+      const auto [first, end] = shard_interval(batch_size, set.strategy->num_replicas(), replica);
+      share += end - first;
+    }
   }
   return shares;
 }
@@ -281,12 +249,8 @@ DistributedIterator::~DistributedIterator() = default;
 StatusOr<std::optional<DistributedBatch>> DistributedIterator::next() {
   if (rep_ == nullptr) return absl::FailedPreconditionError("the iterator was moved from");
   TESSERA_RETURN_IF_ERROR(rep_->strategy->check_not_in_replica("next()", "it outside of run()"));
-  if (auto* const pipelines =
-          std::get_if<std::unique_ptr<internal::PipelineIterator>>(&rep_->iterator)) {
-    return (*pipelines)->next();
-  }
-  TESSERA_ASSIGN_OR_RETURN(std::optional<input::Batch> batch,
-                           std::get<input::Iterator>(rep_->iterator).next());
+  if (rep_->pipelines != nullptr) return rep_->pipelines->next();
+  TESSERA_ASSIGN_OR_RETURN(std::optional<input::Batch> batch, rep_->batches->next());
   if (!batch.has_value()) return std::nullopt;
   DistributedBatch result = {.size = batch->size, .step = batch->step};
   for (DTensor& tensor : batch->tensors) result.values.push_back(std::move(tensor));
@@ -295,15 +259,7 @@ StatusOr<std::optional<DistributedBatch>> DistributedIterator::next() {
 
 input::IteratorState DistributedIterator::state() const {
   if (rep_ == nullptr) return {};
-  return std::visit(
-      [](const auto& iterator) {
-        if constexpr (std::is_same_v<std::decay_t<decltype(iterator)>, input::Iterator>) {
-          return iterator.state();
-        } else {
-          return iterator->state();
-        }
-      },
-      rep_->iterator);
+  return rep_->pipelines != nullptr ? rep_->pipelines->state() : rep_->batches->state();
 }
 
 StatusOr<DistributedIterator> DistributedDataset::iterate(const input::IteratorState& from) const {
@@ -317,14 +273,13 @@ StatusOr<DistributedIterator> DistributedDataset::iterate(const input::IteratorS
     pipelines = internal::PipelineIterator::open(rep_->pipelines, from);
     opened = pipelines.status();
   }
-  TESSERA_RETURN_IF_ERROR(agree(strategy, absl::StrCat("iterate(", from.to_string(), ")"), opened));
-  if (rep_->pipelines != nullptr) {
-    return DistributedIterator(std::make_unique<internal::DatasetIteratorRep>(
-        internal::DatasetIteratorRep{rep_->strategy, *std::move(pipelines)}));
+  TESSERA_RETURN_IF_ERROR(
+      agree_on(strategy, absl::StrCat("iterate(", from.to_string(), ")"), opened).status());
+  internal::DatasetIteratorRep rep = {rep_->strategy, std::nullopt, *std::move(pipelines)};
+  if (rep_->loader.has_value()) {
+    TESSERA_ASSIGN_OR_RETURN(rep.batches, rep_->loader->iterate(from));
   }
-  TESSERA_ASSIGN_OR_RETURN(input::Iterator iterator, rep_->loader->iterate(from));
-  return DistributedIterator(std::make_unique<internal::DatasetIteratorRep>(
-      internal::DatasetIteratorRep{rep_->strategy, std::move(iterator)}));
+  return DistributedIterator(std::make_unique<internal::DatasetIteratorRep>(std::move(rep)));
 }
 
 std::vector<input::TensorSpec> DistributedDataset::element_spec() const {
@@ -348,7 +303,7 @@ StatusOr<std::shared_ptr<const internal::DatasetRep>> cut_for_replicas(
     const std::shared_ptr<StrategyState>& strategy, const input::Dataset& dataset,
     const std::string& text, const input::LoadOptions& load) {
   const StatusOr<std::vector<input::TensorSpec>> spec = spec_of(strategy->client(), dataset);
-  TESSERA_RETURN_IF_ERROR(agree(*strategy, text, spec.status()));
+  TESSERA_RETURN_IF_ERROR(agree_on(*strategy, text, spec.status()).status());
   TESSERA_RETURN_IF_ERROR(spec.status());  // of a replica that several clients share
   TESSERA_ASSIGN_OR_RETURN(std::vector<Layout> layouts, layouts_of(*strategy, *spec));
   TESSERA_ASSIGN_OR_RETURN(input::Loader loader, input::distribute(strategy->client(), dataset,
@@ -357,14 +312,25 @@ StatusOr<std::shared_ptr<const internal::DatasetRep>> cut_for_replicas(
       internal::DatasetRep{strategy, std::move(loader), nullptr});
 }
 
-// Makes the pipelines of this client; an error of one client is returned on all.
+// Completes the set by the pipelines of this client, whose data sets `make` makes by number. An
+// error of one client is returned on all.
 StatusOr<std::shared_ptr<const internal::DatasetRep>> read_by_pipelines(
-    PipelineSet set, const Assignment& assignment, const std::string& text,
+    PipelineSet set, const std::string& text,
     absl::FunctionRef<StatusOr<input::Dataset>(int pipeline)> make) {
   const std::shared_ptr<const StrategyState> strategy = set.strategy;
-  StatusOr<std::vector<Pipeline>> pipelines = make_pipelines(*strategy, assignment, make);
-  const Status made = pipelines.status();
-  if (made.ok()) set.local = *std::move(pipelines);
+  const absl::Span<const int> local = strategy->local_replicas();
+  Status made;
+  for (int id = 0; id < set.num_pipelines() && made.ok(); ++id) {
+    const auto first = std::find(local.begin(), local.end(), set.replicas[id][0]);
+    if (first == local.end()) continue;
+    StatusOr<input::Dataset> dataset = make(id);
+    made = dataset.status();
+    if (!made.ok()) continue;
+    std::vector<int> indices(set.replicas[id].size());
+    std::iota(indices.begin(), indices.end(), static_cast<int>(first - local.begin()));
+    set.local.push_back({id, *std::move(dataset), std::move(indices)});
+  }
+  if (!made.ok()) set.local.clear();
   TESSERA_RETURN_IF_ERROR(complete(text, made, &set));
   return std::make_shared<const internal::DatasetRep>(internal::DatasetRep{
       strategy, std::nullopt, std::make_shared<const PipelineSet>(std::move(set))});
@@ -387,7 +353,7 @@ StatusOr<DistributedDataset> Strategy::distribute_dataset(const input::Dataset& 
   const std::string text =
       absl::StrCat(kDataset, "(data set h", absl::Hex(hash, absl::kZeroPad16), ", ",
                    internal::policy_name(policy), ", ", at_end_name(options.at_end), ")");
-  TESSERA_RETURN_IF_ERROR(agree(*state_, text, carried));
+  TESSERA_RETURN_IF_ERROR(agree_on(*state_, text, carried).status());
   const std::optional<input::internal::Batching>& batching =
       DatasetAccess::rep(global_batches).batching;
   if (!batching.has_value()) {
@@ -398,17 +364,15 @@ StatusOr<DistributedDataset> Strategy::distribute_dataset(const input::Dataset& 
                              cut_for_replicas(state_, global_batches, text, options.load));
     return DistributedDataset(std::move(rep));
   }
-  TESSERA_ASSIGN_OR_RETURN(const Assignment assignment,
-                           assign(*state_, kDataset, /*per_replica=*/false));
-  const std::vector<int64_t> shares = shares_of(batching->size, assignment);
-  TESSERA_RETURN_IF_ERROR(check_shares(*state_, global_batches, policy, shares, assignment));
   PipelineSet set = {.strategy = state_,
                      .policy = policy,
                      .at_end = options.at_end,
-                     .prefetch = options.load.prefetch,
-                     .first_replicas = assignment.first_replicas};
+                     .prefetch = options.load.prefetch};
+  TESSERA_ASSIGN_OR_RETURN(set.replicas, deal_replicas(*state_, kDataset, /*per_replica=*/false));
+  const std::vector<int64_t> shares = shares_of(batching->size, set);
+  TESSERA_RETURN_IF_ERROR(check_shares(*state_, global_batches, policy, shares));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const internal::DatasetRep> rep,
-                           read_by_pipelines(std::move(set), assignment, text, [&](int pipeline) {
+                           read_by_pipelines(std::move(set), text, [&](int pipeline) {
                              return part_of(global_batches, policy, pipeline, shares);
                            }));
   return DistributedDataset(std::move(rep));
@@ -447,19 +411,18 @@ StatusOr<DistributedDataset> Strategy::distribute_datasets_from_function(
                    "(); the function cuts the data by its InputContext");
   }
   const bool per_replica = options.replication_mode == InputReplicationMode::kPerReplica;
-  TESSERA_ASSIGN_OR_RETURN(const Assignment assignment, assign(*state_, kFunctions, per_replica));
   PipelineSet set = {
       .strategy = state_,
       .policy = per_replica ? ReadPolicy::kFunctionPerReplica : ReadPolicy::kFunctionPerWorker,
       .at_end = options.at_end,
-      .prefetch = options.load.prefetch,
-      .first_replicas = assignment.first_replicas};
+      .prefetch = options.load.prefetch};
+  TESSERA_ASSIGN_OR_RETURN(set.replicas, deal_replicas(*state_, kFunctions, per_replica));
   const std::string text = absl::StrCat(kFunctions, "(", per_replica ? "kPerReplica" : "kPerWorker",
                                         ", ", at_end_name(options.at_end), ")");
   InputContext context = {.num_input_pipelines = set.num_pipelines(),
                           .num_replicas_in_sync = num_replicas_in_sync()};
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const internal::DatasetRep> rep,
-                           read_by_pipelines(std::move(set), assignment, text, [&](int pipeline) {
+                           read_by_pipelines(std::move(set), text, [&](int pipeline) {
                              context.input_pipeline_id = pipeline;
                              return dataset_of_function(fn, context);
                            }));

@@ -278,8 +278,9 @@ std::vector<Call> PipelineIterator::calls_of(const LocalStep& step) const {
 bool PipelineIterator::is_end(absl::Span<const Call> calls) const {
   const auto has_nothing = [&](const Call& call) { return call.tensors.empty(); };
   if (set_->at_end == AtEnd::kAll) return std::all_of(calls.begin(), calls.end(), has_nothing);
-  return std::any_of(set_->first_replicas.begin(), set_->first_replicas.end(),
-                     [&](int replica) { return has_nothing(calls[replica]); });
+  return std::any_of(
+      set_->replicas.begin(), set_->replicas.end(),
+      [&](const std::vector<int>& replicas) { return has_nothing(calls[replicas[0]]); });
 }
 
 // The decision of all clients on one list of calls: an error, the end, or the step with its size
@@ -316,8 +317,7 @@ StatusOr<std::optional<DistributedBatch>> PipelineIterator::settle(LocalStep ste
                      "; give all replicas as many tensors, of the same dtypes and ranks"));
   }
   for (size_t i = 0; i < states_.size(); ++i) {
-    TESSERA_ASSIGN_OR_RETURN(states_[i],
-                             IteratorState::parse(calls[set_->first_replicas[i]].value));
+    TESSERA_ASSIGN_OR_RETURN(states_[i], IteratorState::parse(calls[set_->replicas[i][0]].value));
   }
   ++step_;
   batch.values = values_of(std::move(step), *example);

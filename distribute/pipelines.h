@@ -60,12 +60,13 @@ struct PipelineSet {
   AtEnd at_end = AtEnd::kAll;
   int prefetch = 0;
   std::vector<Pipeline> local = {};  // pipelines of this client
-  // By pipeline of all clients: the lowest replica that it feeds, whose call tells the position.
-  std::vector<int> first_replicas = {};
+  // The replicas that each pipeline feeds, of all clients. The call of the first tells its
+  // position.
+  std::vector<std::vector<int>> replicas = {};
   uint64_t hash = 0;  // of the descriptions of all pipelines
   std::optional<int64_t> num_steps = {};
 
-  int num_pipelines() const { return static_cast<int>(first_replicas.size()); }
+  int num_pipelines() const { return static_cast<int>(replicas.size()); }
   bool cuts_batches() const { return policy == ReadPolicy::kFile || policy == ReadPolicy::kOff; }
 };
 
