@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/dtype.h"
 #include "base/exception_status.h"
+#include "base/shape.h"
 #include "distribute/cross_device_ops.h"
 #include "distribute/value_access.h"
 #include "dtensor/parts.h"
@@ -151,13 +153,13 @@ StatusOr<DTensor> gather_value(const StrategyState& strategy, const Rows& rows,
   return ops::concat(kept, dim);
 }
 
-StatusOr<DTensor> from_first(const StrategyState& strategy, const DTensor& part, DType dtype,
-                             const Shape& shape) {
-  const int rank = static_cast<int>(shape.size());
+StatusOr<DTensor> from_first(const StrategyState& strategy, const DTensor& part) {
+  const int rank = static_cast<int>(part.shape().size());
   TESSERA_ASSIGN_OR_RETURN(const Layout first, Layout::replicated(strategy.mesh_of(0), rank));
   const bool is_here = !strategy.local_replicas().empty() && strategy.local_replicas()[0] == 0;
-  const DTensor source =
-      is_here ? relayout(part, first) : tessera::internal::assemble({}, dtype, first, shape);
+  const DTensor source = is_here
+                             ? relayout(part, first)
+                             : tessera::internal::assemble({}, part.dtype(), first, part.shape());
   return relayout(source, Layout::replicated(strategy.mesh(), rank));
 }
 

@@ -13,9 +13,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/dtype.h"
 #include "base/reduce_op.h"
-#include "base/shape.h"
 #include "base/status.h"
 #include "distribute/call.h"
 #include "distribute/options.h"
@@ -50,8 +48,7 @@ StatusOr<DTensor> gather_value(const StrategyState& strategy, const Rows& rows,
                                absl::Span<const Call> calls, int64_t dim);
 // A tensor of the first replica, on all. Clients without the first replica pass any tensor of its
 // dtype and shape.
-StatusOr<DTensor> from_first(const StrategyState& strategy, const DTensor& part, DType dtype,
-                             const Shape& shape);
+StatusOr<DTensor> from_first(const StrategyState& strategy, const DTensor& part);
 
 // By the strategy's CrossDeviceOps. An exception of these is an error, and so is another number of
 // tensors.

@@ -161,10 +161,9 @@ DTensor DistributedVariable::value() const {
           "value(replica) is a component"));
       break;
     case VariableAggregation::kOnlyFirstReplica:
-      result = internal::from_first(
-          strategy,
-          components.empty() ? failed(*this, strategy.mesh(), absl::OkStatus()) : components[0],
-          dtype(), shape());
+      result = internal::from_first(strategy, components.empty()
+                                                  ? failed(*this, strategy.mesh(), absl::OkStatus())
+                                                  : components[0]);
       break;
     default:
       result = strategy.whole_of_terms(components, reduce_op_of(options().aggregation));
@@ -194,10 +193,6 @@ Status DistributedVariable::change(Change change, const DTensor& value) {
   components = std::move(parts);
   return absl::OkStatus();
 }
-
-Status DistributedVariable::assign(const DTensor& value) { return change(Change::kAssign, value); }
-Status DistributedVariable::assign_add(const DTensor& delta) { return change(Change::kAdd, delta); }
-Status DistributedVariable::assign_sub(const DTensor& delta) { return change(Change::kSub, delta); }
 
 DTensor DistributedVariable::value(ReplicaContext& replica) const {
   if (const Status status = check_strategy(replica.strategy()); !status.ok()) {
@@ -234,7 +229,7 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
   const auto change_once = [&](const Rows& rows, absl::Span<const Call> calls) -> StatusOr<Rows> {
     DTensor whole = rows[0][0];
     if (aggregation == VariableAggregation::kOnlyFirstReplica) {
-      TESSERA_ASSIGN_OR_RETURN(whole, internal::from_first(strategy, whole, dtype(), shape()));
+      TESSERA_ASSIGN_OR_RETURN(whole, internal::from_first(strategy, whole));
     } else {
       TESSERA_ASSIGN_OR_RETURN(
           whole, internal::reduce_value(strategy, reduce_op_of(aggregation), rows, calls, {},
@@ -248,16 +243,6 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
              absl::StrCat(call, "(", name_of(aggregation), ") of variable ", quoted(name())), {own},
              {.options = replica.run_->options(), .may_call_strategy = true}, change_once)
       .status;
-}
-
-Status DistributedVariable::assign(ReplicaContext& replica, const DTensor& value) {
-  return change(replica, Change::kAssign, value);
-}
-Status DistributedVariable::assign_add(ReplicaContext& replica, const DTensor& delta) {
-  return change(replica, Change::kAdd, delta);
-}
-Status DistributedVariable::assign_sub(ReplicaContext& replica, const DTensor& delta) {
-  return change(replica, Change::kSub, delta);
 }
 
 // Strategy: the calls that make and change variables.
@@ -309,35 +294,30 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
     return absl::InvalidArgumentError(
         "variable(): a variable needs a name, for messages and calls");
   }
-  TESSERA_RETURN_IF_ERROR(with_context(initial.status(), absl::StrCat("variable ", quoted(name))));
+  const std::string subject = absl::StrCat("variable ", quoted(name));
+  TESSERA_RETURN_IF_ERROR(with_context(initial.status(), subject));
   VariableOptions policy = options;
-  TESSERA_RETURN_IF_ERROR(
-      with_context(check_enumerators(policy), absl::StrCat("variable ", quoted(name))));
+  TESSERA_RETURN_IF_ERROR(with_context(check_enumerators(policy), subject));
   if (policy.synchronization == VariableSynchronization::kNone) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("variable ", quoted(name),
-                     ": kNone is not a synchronization of a strategy; use kOnWrite or kOnRead"));
-  }
-  if (policy.synchronization == VariableSynchronization::kAuto) {
-    policy.synchronization = VariableSynchronization::kOnWrite;
+    return absl::InvalidArgumentError(absl::StrCat(
+        subject, ": kNone is not a synchronization of a strategy; use kOnWrite or kOnRead"));
   }
   const bool is_on_read = policy.synchronization == VariableSynchronization::kOnRead;
+  if (!is_on_read) policy.synchronization = VariableSynchronization::kOnWrite;
   if (policy.trainable == Trainable::kAuto) {
     policy.trainable = is_on_read ? Trainable::kNo : Trainable::kYes;
   }
-  const Status aggregated = policy.aggregation == VariableAggregation::kSum
-                                ? validate_reduction(ReduceOp::kSum, initial.dtype())
-                            : policy.aggregation == VariableAggregation::kMean
-                                ? validate_reduction(ReduceOp::kAvg, initial.dtype())
-                                : absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(with_context(aggregated, absl::StrCat("variable ", quoted(name))));
+  if (policy.aggregation == VariableAggregation::kSum ||
+      policy.aggregation == VariableAggregation::kMean) {
+    TESSERA_RETURN_IF_ERROR(with_context(
+        validate_reduction(reduce_op_of(policy.aggregation), initial.dtype()), subject));
+  }
   const int rank = static_cast<int>(initial.shape().size());
   DTensor mirrored = relayout(initial, Layout::replicated(mesh(), rank));
   if (policy.initial == InitialValue::kFromFirstReplica) {
     TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> parts, state_->parts_of(mirrored));
     TESSERA_ASSIGN_OR_RETURN(mirrored,
-                             internal::from_first(*state_, parts.empty() ? mirrored : parts[0],
-                                                  initial.dtype(), initial.shape()));
+                             internal::from_first(*state_, parts.empty() ? mirrored : parts[0]));
   }
   // Partial or split initial values keep the layout of their other axes.
   StatusOr<Layout> own = state_->is_mirrored(initial.layout()) ? initial.layout().without_partial()
@@ -347,20 +327,20 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
       *this, name, initial.dtype(), initial.shape(), policy,
       is_on_read ? Variable(name, internal::failed_on(
                                       mesh(), absl::FailedPreconditionError(absl::StrCat(
-                                                  "variable ", quoted(name),
+                                                  subject,
                                                   " has a component for each replica; it is not a "
                                                   "variable of an optimizer"))))
                  : Variable(name, relayout(mirrored, own))});
   DistributedVariable variable(std::move(state));
   tessera::internal::guard_assignments(
-      variable.variable(), [strategy = state_, name](const char* call) {
+      variable.variable(), [strategy = state_, subject](const char* call) {
         return strategy->check_not_in_replica(
-            absl::StrCat(call, " of variable ", quoted(name)),
+            absl::StrCat(call, " of ", subject),
             "the method with the context, or an optimizer outside of run()");
       });
   if (policy.initial == InitialValue::kAgree && !state_->is_of_one_client()) {
     TESSERA_RETURN_IF_ERROR(
-        compare_replicas(absl::StrCat("the initial value of variable ", quoted(name)), mirrored));
+        compare_replicas(absl::StrCat("the initial value of ", subject), mirrored));
   }
   if (is_on_read)
     TESSERA_RETURN_IF_ERROR(variable.change(DistributedVariable::Change::kAssign, mirrored));

@@ -45,17 +45,23 @@ class DistributedVariable {
   DTensor value() const;
   // A value for all replicas, of any layout on the strategy's mesh. InvalidArgument for another
   // shape or dtype, naming both.
-  Status assign(const DTensor& value);
-  Status assign_add(const DTensor& delta);
-  Status assign_sub(const DTensor& delta);
+  Status assign(const DTensor& value) { return change(Change::kAssign, value); }
+  Status assign_add(const DTensor& delta) { return change(Change::kAdd, delta); }
+  Status assign_sub(const DTensor& delta) { return change(Change::kSub, delta); }
 
   // The value of this replica. No communication, except from a central storage.
   DTensor value(ReplicaContext& replica) const;
   // kOnWrite: a call of all replicas, whose values are aggregated first; FailedPrecondition with
   // kNone. kOnRead: changes this replica's component.
-  Status assign(ReplicaContext& replica, const DTensor& value);
-  Status assign_add(ReplicaContext& replica, const DTensor& delta);
-  Status assign_sub(ReplicaContext& replica, const DTensor& delta);
+  Status assign(ReplicaContext& replica, const DTensor& value) {
+    return change(replica, Change::kAssign, value);
+  }
+  Status assign_add(ReplicaContext& replica, const DTensor& delta) {
+    return change(replica, Change::kAdd, delta);
+  }
+  Status assign_sub(ReplicaContext& replica, const DTensor& delta) {
+    return change(replica, Change::kSub, delta);
+  }
 
   // kOnWrite: for tapes, and for optimizers outside of run(). In a replica function its assignments
   // are FailedPrecondition, since there would be one for each replica. kOnRead: a variable whose
