@@ -31,28 +31,26 @@ Status check_tensors(const Call& a, const Call& b, absl::string_view first,
     const TensorKind& x = a.tensors[i];
     const TensorKind& y = b.tensors[i];
     const std::string which = a.tensors.size() > 1 ? absl::StrCat("tensor ", i, " of ") : "";
-    if (x.dtype != y.dtype) {
-      return disagreement(a.text, first, absl::StrCat(which, dtype_name(x.dtype)), second,
-                          absl::StrCat(which, dtype_name(y.dtype)));
-    }
-    const bool ranks_differ = x.shape.size() != y.shape.size();
-    if (ranks_differ && !freedom.dims.empty()) {
-      return disagreement(a.text, first, absl::StrCat(which, "rank ", x.shape.size()), second,
-                          absl::StrCat(which, "rank ", y.shape.size()));
-    }
+    const auto differ = [&](absl::string_view of_x, absl::string_view of_y) {
+      return disagreement(a.text, first, absl::StrCat(which, of_x), second,
+                          absl::StrCat(which, of_y));
+    };
+    if (x.dtype != y.dtype) return differ(dtype_name(x.dtype), dtype_name(y.dtype));
     if (freedom.dims.empty()) {
       if (x.shape == y.shape) continue;
-      return disagreement(a.text, first, absl::StrCat(which, "shape ", shape_to_string(x.shape)),
-                          second, absl::StrCat(which, "shape ", shape_to_string(y.shape)));
+      return differ(absl::StrCat("shape ", shape_to_string(x.shape)),
+                    absl::StrCat("shape ", shape_to_string(y.shape)));
+    }
+    if (x.shape.size() != y.shape.size()) {
+      return differ(absl::StrCat("rank ", x.shape.size()), absl::StrCat("rank ", y.shape.size()));
     }
     TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> free,
                              normal_dims(freedom.dims, static_cast<int64_t>(x.shape.size())));
     for (size_t dim = 0; dim < x.shape.size(); ++dim) {
       const bool is_free = std::count(free.begin(), free.end(), static_cast<int64_t>(dim)) > 0;
       if (is_free || x.shape[dim] == y.shape[dim]) continue;
-      return disagreement(a.text, first,
-                          absl::StrCat(which, "size ", x.shape[dim], " of dim ", dim), second,
-                          absl::StrCat(which, "size ", y.shape[dim]));
+      return differ(absl::StrCat("size ", x.shape[dim], " of dim ", dim),
+                    absl::StrCat("size ", y.shape[dim]));
     }
   }
   return absl::OkStatus();

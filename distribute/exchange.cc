@@ -28,6 +28,20 @@ Status unreadable(const std::string& replica, int64_t num_bytes) {
                    "one Tessera; where they are, report this as a bug of Tessera"));
 }
 
+// Where several clients have a replica, the call of the first counts, or the first with an error.
+void add_call(Call call, std::optional<Call>& known) {
+  if (!known.has_value()) {
+    known = std::move(call);
+    return;
+  }
+  if (known->text != call.text && known->error.ok() && call.error.ok()) {
+    known->error = absl::InvalidArgumentError(
+        absl::StrCat("its clients called ", known->text, " and ", call.text,
+                     "; all clients must make the same calls in the same order"));
+  }
+  if (known->error.ok() && !call.error.ok()) known = std::move(call);
+}
+
 }  // namespace
 
 Call call_of(std::string text, absl::Span<const DTensor> tensors,
@@ -109,30 +123,21 @@ StatusOr<std::vector<Call>> Exchange::calls_of_all(std::vector<Call> local,
     bytes = record_bytes_ = largest + kSizeBytes;
     TESSERA_ASSIGN_OR_RETURN(rows, exchange_bytes(bytes));
   }
-  std::vector<Call> calls(replicas_.num_replicas());
-  std::vector<bool> has_call(replicas_.num_replicas(), false);
+  std::vector<std::optional<Call>> known(replicas_.num_replicas());
   int64_t first = 0;
   for (const auto& [client, replicas] : replicas_.replicas_of_client()) {
     for (size_t i = 0; i < replicas.size(); ++i) {
       const absl::string_view text = record_at(first + static_cast<int64_t>(i));
       std::optional<Call> call = decode_call(text);
-      if (!call.has_value())
+      if (!call.has_value()) {
         return unreadable(replicas_.names()[replicas[i]], int64_t(text.size()));
-      // Where several clients have a replica, the first of them counts, or the first with an error.
-      Call& known = calls[replicas[i]];
-      if (has_call[replicas[i]]) {
-        if (known.text != call->text && known.error.ok() && call->error.ok()) {
-          known.error = absl::InvalidArgumentError(
-              absl::StrCat("its clients called ", known.text, " and ", call->text,
-                           "; all clients must make the same calls in the same order"));
-        }
-        if (!known.error.ok() || call->error.ok()) continue;
       }
-      known = *std::move(call);
-      has_call[replicas[i]] = true;
+      add_call(*std::move(call), known[replicas[i]]);
     }
     first += static_cast<int64_t>(num_records);
   }
+  std::vector<Call> calls;
+  for (std::optional<Call>& each : known) calls.push_back(*std::move(each));
   return calls;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -317,9 +318,8 @@ StatusOr<std::vector<int>> ids_of(const Client& client, absl::Span<const int> or
 
 StatusOr<Mesh> replica_mesh(const Client& client, std::vector<int> local_devices) {
   if (local_devices.empty()) {
-    for (size_t i = 0; i < client.local_devices().size(); ++i) {
-      local_devices.push_back(static_cast<int>(i));
-    }
+    local_devices.resize(client.local_devices().size());
+    std::iota(local_devices.begin(), local_devices.end(), 0);
   }
   TESSERA_ASSIGN_OR_RETURN(std::vector<int> ids, ids_of(client, local_devices));
   const auto size = static_cast<int64_t>(ids.size());

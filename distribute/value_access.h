@@ -32,23 +32,18 @@ namespace internal {
 struct ValueAccess {
   using Rep = PerReplica::Rep;
 
-  static PerReplica make(std::shared_ptr<const Replicas> replicas, std::vector<DTensor> tensors) {
-    return make(std::move(replicas), std::move(tensors), absl::OkStatus());
-  }
-  static PerReplica failed(std::shared_ptr<const Replicas> replicas, Status error) {
-    return make(std::move(replicas), {}, std::move(error));
-  }
-  static const PerReplica::Rep& rep(const PerReplica& value) { return *value.rep_; }
-
- private:
   static PerReplica make(std::shared_ptr<const Replicas> replicas, std::vector<DTensor> tensors,
-                         Status error) {
+                         Status error = absl::OkStatus()) {
     auto rep = std::make_shared<PerReplica::Rep>();
     rep->replicas = std::move(replicas);
     rep->tensors = std::move(tensors);
     rep->error = std::move(error);
     return PerReplica(std::move(rep));
   }
+  static PerReplica failed(std::shared_ptr<const Replicas> replicas, Status error) {
+    return make(std::move(replicas), {}, std::move(error));
+  }
+  static const PerReplica::Rep& rep(const PerReplica& value) { return *value.rep_; }
 };
 
 }  // namespace internal

@@ -297,16 +297,6 @@ TEST_P(DistributeRunErrorsTest, RefusedCalls) {
                       .await();
                 }),
                                bad, {"i32"}));
-            // Of a list each tensor carries the error.
-            TESSERA_RETURN_IF_ERROR(
-                expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
-                  const DTensor one = full<int32_t>({}, 1, Layout::replicated(replica.mesh(), 0));
-                  const std::vector<DTensor> means =
-                      replica.all_reduce(ReduceOp::kAvg, {one, one, one});
-                  TESSERA_REQUIRE(means.size() == 3);
-                  return means[2].await();
-                }),
-                               bad, {"i32"}));
             TESSERA_RETURN_IF_ERROR(
                 expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
                   return replica.all_gather(scalar(replica, 1), 0).await();
@@ -346,6 +336,23 @@ TEST_P(DistributeRunErrorsTest, RefusedCalls) {
             }),
                                   StatusCode::kUnknown,
                                   {"replica 2", "raised an exception: row 7"});
+          }),
+      IsOk());
+}
+
+// Of a list of which a reduction is refused every tensor carries the error.
+TEST_P(DistributeRunErrorsTest, RefusedLists) {
+  EXPECT_THAT(
+      run(3,
+          [](const Client&, const Strategy& strategy) -> Status {
+            return expect_refused(strategy, strategy.run([](ReplicaContext& replica) -> Status {
+              const DTensor one = full<int32_t>({}, 1, Layout::replicated(replica.mesh(), 0));
+              const std::vector<DTensor> means =
+                  replica.all_reduce(ReduceOp::kAvg, {one, one, one});
+              TESSERA_REQUIRE(means.size() == 3);
+              return means[2].await();
+            }),
+                                  StatusCode::kInvalidArgument, {"i32"});
           }),
       IsOk());
 }
