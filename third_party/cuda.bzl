@@ -185,6 +185,8 @@ def cuda_library(name, src, src_hdrs, nvcc, **attributes):
                 "-std=c++20 -O3 -Xcompiler=-fPIC -Xcompiler=-Wall --Werror=all-warnings",
             ] + codes + ["-I. -Iexternal/tessera -c $(location %s) -o $@" % src]),
             message = "Compiling kernels with nvcc",
+            # Else `//...` compiles it once more, under the config of the command.
+            tags = ["manual"],
         )
         _compiled_once(name = name + "_once", object = name + "_of_gpu.o")
         objects.append(name + "_once")
