@@ -7,7 +7,7 @@ line is `N passed, N failed`: test cases as the test.xml files of this run list 
 each step that is not a Bazel test.
 
 The sanitizers take two thirds of the time of all steps. So a run takes a sample of them, which the
-commit decides: one sanitizer, and of its tests one in `Step.one_in`. `--sample all` takes all.
+commit decides: one sanitizer, and one of the SHARES of the tree. `--sample all` takes all.
 """
 
 import argparse
@@ -36,13 +36,24 @@ class Step:
     what: str
     command: str
     folder: str = "."
-    # A step of the sample: one in so many of its tests runs. 0: the step always runs whole.
-    one_in: int = 0
+    # Whether a sample has one of such steps, with the tests of one share.
+    is_sampled: bool = False
 
     @property
     def is_bazel_test(self):
         return self.command.startswith("bazel test")
 
+
+# Shares of the tree, from whose tests a sample takes those of one. What a share compiles is most of
+# its time: the folders of a share have much of it in common. The last share is all other folders.
+SHARES = {
+    "layers": "base mesh layout relayout visualize shm transport device compute tests/mpi",
+    "collectives": "collectives job",
+    "jobs": "tests/collectives tests/job tests/launching tests/relayout",
+    "hosts": "tests/gpu tests/hosts tests/loopback",
+    "ops": "dtensor fuzz ops tests/bad_inputs tests/dtensor tests/ops",
+    "rest": "",
+}
 
 STEPS = [
     Step("tidy", "rules of docs/testing.md over all tracked files", "tools/tidy"),
@@ -64,14 +75,14 @@ STEPS = [
         "clang with layering_check; tests and fuzzers under the address and undefined-behaviour "
         "sanitizers",
         "bazel test --config=asan -- //... -//benchmarks/... -//examples/... -//tools/...",
-        one_in=5,
+        is_sampled=True,
     ),
     Step(
         "tsan",
         "tests under the thread sanitizer, except the layers without threads and the programs",
         "bazel test --config=tsan -- //... -//base/... -//mesh/... -//layout/... -//relayout/... "
         "-//visualize/... -//fuzz/... -//benchmarks/... -//examples/... -//tools/...",
-        one_in=1,
+        is_sampled=True,
     ),
     Step("examples", "the main job, as a user starts it", "tools/demo"),
     Step(
@@ -163,44 +174,29 @@ def head_commit():
     return git.stdout.strip()
 
 
-def share_of(text, sample, count):
-    """Which of `count` shares the text is in, under this sample."""
-    return zlib.crc32(f"{sample} {text}".encode()) % count
+def sample_of(step_list, sample):
+    """The step that a sample has, of those that are sampled, and the share that it runs."""
+    choices = [(step.name, share) for step in step_list if step.is_sampled for share in SHARES]
+    return choices[zlib.crc32(sample.encode()) % len(choices)]
 
 
-def is_sampled(step, step_list, sample):
-    """Whether the step runs: of those that a sample is taken of, one does."""
-    choices = [each.name for each in step_list if each.one_in]
-    if sample == "all" or not step.one_in:
-        return True
-    return step.name == choices[share_of("step", sample, len(choices))]
+def take_share(step, share):
+    """The step with the tests of one share alone, and what they need."""
+    verb, patterns = step.command.split(" -- ")
+    patterns = patterns.split()
+    folders = {name: [f"//{f}/..." for f in text.split()] for name, text in SHARES.items()}
+    if folders[share]:
+        patterns = [each for each in folders[share] if "-" + each not in patterns]
+    else:
+        others = [f"-{each}" for each in sum(folders.values(), [])]
+        patterns += [each for each in others if each not in patterns]
+    command = f"{verb} --build_tests_only -- {' '.join(patterns)}"
+    return dataclasses.replace(step, command=command)
 
 
-def tests_left_out(step, sample, query):
-    """The tests of a sampled step that do not run. `query` maps a query to Bazel's labels."""
-    if sample == "all" or step.one_in <= 1:
-        return []
-    patterns = [word for word in step.command.split() if word.lstrip("-").startswith("//")]
-    inside = " + ".join(word for word in patterns if not word.startswith("-"))
-    outside = "".join(f" - {word[1:]}" for word in patterns if word.startswith("-"))
-    labels = query(f"tests({inside}{outside})")
-    return [label for label in labels if share_of(label, sample, step.one_in) != 0]
-
-
-def bazel_query(expression):
-    query = subprocess.run(
-        ["bazel", "query", "--noshow_progress", "--order_output=full", expression],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return query.stdout.split()
-
-
-def run_step(step, bazel_options, left_out=()):
-    """Runs one step, without the tests that are left out, and returns its Count."""
-    command = " ".join([step.command, *(f"-{label}" for label in left_out)])
+def run_step(step, bazel_options):
+    """Runs one step and returns its Count."""
+    command = step.command
     with tempfile.TemporaryDirectory(prefix="tessera_steps_") as folder:
         events = pathlib.Path(folder) / "events.json"
         if command.startswith("bazel "):
@@ -243,7 +239,7 @@ def parse_arguments(arguments):
     parser.add_argument(
         "--sample",
         metavar="TEXT",
-        help="the tests under sanitizers that run: `all`, or what decides them (the commit)",
+        help="what runs under sanitizers: `all`, or a text that decides it (the id of the commit)",
     )
     parser.add_argument("--keep-going", action="store_true", help="continue after a failed step")
     parser.add_argument(
@@ -280,21 +276,29 @@ def main(arguments):
     started = time.monotonic()
     total = Count()
     failures = []
+    notes = []
     # What is named is wanted, whatever the sample.
     sample = options.sample or ("all" if options.only else head_commit())
     for step in [step for step in STEPS if step.name in options.names]:
-        if not is_sampled(step, STEPS, sample):
+        is_sample = step.is_sampled and sample != "all"
+        name, share = sample_of(STEPS, sample) if is_sample else (step.name, None)
+        if name != step.name:
             print(f"==> {step.name}: not in the sample; tools/test --only {step.name} runs it")
             continue
         if failures and not options.keep_going:
             print(f"==> {step.name}: not run", flush=True)
             continue
-        print(f"==> {step.name}: {step.what}\n    {step.command}", flush=True)
-        left_out = tests_left_out(step, sample, bazel_query)
-        if left_out:
-            print(f"    without {len(left_out)} tests, which are not in the sample", flush=True)
+        what = step.what
+        if share:
+            step = take_share(step, share)
+            what = f'share "{share}" of: {what}'
+            notes.append(
+                f'of the sanitizers {step.name} ran, on the share "{share}"; '
+                f"to repeat it: tools/test --only {step.name} --sample {shlex.quote(sample)}"
+            )
+        print(f"==> {step.name}: {what}\n    {step.command}", flush=True)
         step_started = time.monotonic()
-        count = run_step(step, bazel_options, left_out)
+        count = run_step(step, bazel_options)
         seconds = time.monotonic() - step_started
         skipped = f", {count.skipped} skipped" if count.skipped else ""
         print(
@@ -311,6 +315,8 @@ def main(arguments):
         print(f"{step.name} failed; to repeat it: tools/test --only {step.name}, or")
         for command in repeat_commands(step, count):
             print(f"    {command}")
+    for note in notes:
+        print(note)
     if total.passed + total.failed == 0:
         print("nothing ran")
     print(f"{total.passed} passed, {total.failed} failed", flush=True)

@@ -148,51 +148,49 @@ class StepsTest(unittest.TestCase):
             steps.parse_arguments(["--only", "tidy,tets"])
         self.assertIn('unknown step "tets"; the steps are tidy, format', errors.getvalue())
 
-    def test_a_sample_has_one_sanitizer(self):
+    def test_a_sample_has_one_share_of_one_sanitizer(self):
         step_list = [
             steps.Step("a", "a", "true"),
-            steps.Step("b", "b", "true", one_in=1),
-            steps.Step("c", "c", "true", one_in=1),
+            steps.Step("b", "b", "true -- //...", is_sampled=True),
+            steps.Step("c", "c", "true -- //...", is_sampled=True),
         ]
         seen = set()
-        for sample in map(str, range(20)):
+        for sample in map(str, range(100)):
             code, output = self.run_main(step_list, "--sample", sample)
             self.assertEqual(code, 0)
             self.assertIn("==> a: 1 passed", output)
-            names = [name for name in "bc" if f"==> {name}: 1 passed" in output]
-            self.assertEqual(len(names), 1, output)
-            other = "c" if names == ["b"] else "b"
+            name, share = steps.sample_of(step_list, sample)
+            self.assertIn(f'==> {name}: share "{share}" of: {name}\n    true --build', output)
+            self.assertIn(f"==> {name}: 1 passed", output)
+            other = "c" if name == "b" else "b"
             self.assertIn(f"==> {other}: not in the sample; tools/test --only {other} runs", output)
-            self.assertTrue(output.endswith("\n2 passed, 0 failed\n"), output)
-            seen.update(names)
-        self.assertEqual(seen, {"b", "c"})
+            note = (
+                f'of the sanitizers {name} ran, on the share "{share}"; to repeat it: '
+                f"tools/test --only {name} --sample {sample}\n2 passed, 0 failed\n"
+            )
+            self.assertTrue(output.endswith(note), output)
+            seen.add((name, share))
+        self.assertEqual(seen, {(name, share) for name in "bc" for share in steps.SHARES})
         for arguments in [["--sample", "all"], ["--only", "a,b,c"]]:
             _, output = self.run_main(step_list, *arguments)
+            self.assertIn("    true -- //...\n", output)
+            self.assertNotIn("share", output)
             self.assertTrue(output.endswith("\n3 passed, 0 failed\n"), output)
 
-    def test_samples_of_tests_cover_all(self):
-        labels = [f"//tests:t{i}" for i in range(90)]
-        queries = []
-
-        def query(text):
-            queries.append(text)
-            return labels
-
-        step = steps.Step("asan", "", "bazel test -- //... -//a/... -//b/...", one_in=3)
-        run = set()
-        for sample in map(str, range(40)):
-            left_out = steps.tests_left_out(step, sample, query)
-            self.assertEqual(left_out, steps.tests_left_out(step, sample, query))
-            self.assertTrue(40 < len(left_out) < 80, len(left_out))
-            run.update(set(labels) - set(left_out))
-        self.assertEqual(run, set(labels))
-        self.assertEqual(set(queries), {"tests(//... - //a/... - //b/...)"})
-        self.assertEqual(steps.tests_left_out(step, "all", query), [])
-
-    def test_tests_that_are_left_out_are_no_targets(self):
-        step = steps.Step("a", "", 'check() { [[ "$*" == "x -//a:b" ]]; }; check x', one_in=3)
-        self.assertEqual(steps.run_step(step, [], ["//a:b"]).passed, 1)
-        self.assertEqual(steps.run_step(step, []).failed, 1)
+    def test_shares_cover_all_that_a_step_covers(self):
+        step = steps.Step("b", "b", "bazel test --config=b -- //... -//benchmarks/... -//mesh/...")
+        named = []
+        for share in list(steps.SHARES)[:-1]:
+            command = steps.take_share(step, share).command
+            verb, patterns = command.split(" -- ")
+            self.assertEqual(verb, "bazel test --config=b --build_tests_only")
+            named += patterns.split()
+        self.assertEqual(len(named), len(set(named)))
+        self.assertIn("//job/...", named)
+        self.assertNotIn("//mesh/...", named)
+        rest = steps.take_share(step, list(steps.SHARES)[-1]).command.split(" -- ")[1].split()
+        self.assertEqual(rest[:3], ["//...", "-//benchmarks/...", "-//mesh/..."])
+        self.assertEqual(set(rest[3:]), {f"-{pattern}" for pattern in named})
 
     def test_failed_targets_are_repeated_alone(self):
         step = steps.Step("asan", "", "bazel test --config=asan //...")
