@@ -28,11 +28,11 @@ struct TensorAccess {
   }
   // A tensor that carries nothing but an error.
   static DTensor failed(DType dtype, const Shape& shape, LayoutArg layout, Status error) {
-    TensorRep rep;
-    rep.dtype = dtype;
-    rep.shape = shape;
-    if (layout.ok()) rep.layout = *layout;
-    rep.error = std::move(error);
+    auto rep = std::make_shared<TensorRep>();
+    rep->dtype = dtype;
+    rep->shape = shape;
+    if (layout.ok()) rep->layout = *layout;
+    rep->error = std::move(error);
     return make(std::move(rep));
   }
   static const TensorRep& rep(const DTensor& tensor) { return tensor.rep(); }
