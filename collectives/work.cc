@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/work.h"
 
+#include "base/clock.h"
 #include "collectives/pending_work.h"
 
 namespace tessera {
 
 bool Work::done() const { return pending_ == nullptr || pending_->done(); }
+
+Status Work::wait(absl::Duration timeout) const { return wait_until(steady_now() + timeout); }
 
 Status Work::wait_until(absl::Time deadline) const {
   if (pending_ != nullptr) return pending_->wait_until(deadline);

@@ -16,12 +16,11 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "base/clock.h"
 #include "base/status.h"
 
 namespace tessera {
 
-class PendingWork;  // Internal: collectives/pending_work.h
+class PendingWork;  // Internal.
 
 class Work {
  public:
@@ -32,7 +31,7 @@ class Work {
   Status await() const { return wait_until(absl::InfiniteFuture()); }
   // As await(), with a deadline over the operation: if a member has not arrived by then, all
   // members get the same DeadlineExceeded, which names it, and the group can be used again.
-  Status wait(absl::Duration timeout) const { return wait_until(steady_now() + timeout); }
+  Status wait(absl::Duration timeout) const;
 
  private:
   Status wait_until(absl::Time deadline) const;

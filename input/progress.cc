@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/clock.h"
 
 namespace tessera::input {
 namespace {
@@ -22,6 +23,9 @@ std::string of_total(int64_t count, const std::optional<int64_t>& total) {
 
 }  // namespace
 
+Progress::Progress(const ProgressTotals& totals) : totals_(totals), begin_(steady_now()) {}
+
+void Progress::add(int64_t examples) { add(examples, steady_now() - begin_); }
 void Progress::add(int64_t examples, absl::Duration elapsed) {
   ++steps_;
   examples_ += examples;

@@ -17,7 +17,6 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "base/clock.h"
 
 namespace tessera::input {
 
@@ -30,10 +29,10 @@ struct ProgressTotals {
 
 class Progress {
  public:
-  explicit Progress(const ProgressTotals& totals = {}) : totals_(totals), begin_(steady_now()) {}
+  explicit Progress(const ProgressTotals& totals = {});
 
   // A step of so many examples is done, now or so long after the Progress was made.
-  void add(int64_t examples) { add(examples, steady_now() - begin_); }
+  void add(int64_t examples);
   void add(int64_t examples, absl::Duration elapsed);
 
   int64_t steps() const { return steps_; }
