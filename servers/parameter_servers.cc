@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/shape.h"
 #include "base/text.h"
+#include "servers/handle_access.h"
 #include "servers/outcome.h"
 
 namespace tessera::distribute::internal {

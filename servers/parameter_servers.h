@@ -23,9 +23,9 @@
 #include "base/status.h"
 #include "servers/pending_push.h"
 #include "servers/push_ledger.h"
-#include "servers/remote_variable.h"
 #include "servers/task_client.h"
 #include "servers/tensor_message.h"
+#include "servers/variable_place.h"
 
 namespace tessera::distribute::internal {
 

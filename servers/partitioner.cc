@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/exception_status.h"
+#include "base/status.h"
 #include "layout/layout.h"
+#include "servers/shard_rows.h"
 
 namespace tessera::distribute {
 namespace {

@@ -14,11 +14,9 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <vector>
 
 #include "base/dtype.h"
 #include "base/shape.h"
-#include "base/status.h"
 
 namespace tessera::distribute {
 
@@ -35,16 +33,6 @@ Partitioner min_size(int64_t min_shard_bytes = 256 << 10, int max_shards = 1);
 // shard has one row at least. TF: MaxSizePartitioner.
 Partitioner max_size(int64_t max_shard_bytes, std::optional<int> max_shards = {});
 
-namespace internal {
-
-// InvalidArgument for a partitioner of this page that was made with a value below 1.
-Status validate(const Partitioner& partitioner);
-// The rows of dim 0 of each shard, in order: at least one shard; {1} for a scalar. An empty
-// partitioner does not cut. InvalidArgument where it asks for fewer than one shard.
-StatusOr<std::vector<int64_t>> shard_rows(const Partitioner& partitioner, const Shape& shape,
-                                          DType dtype, int num_ps);
-
-}  // namespace internal
 }  // namespace tessera::distribute
 
 #endif  // TESSERA_SERVERS_PARTITIONER_H_

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "servers/shard_rows.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::distribute {

@@ -9,7 +9,7 @@
 //   coordinator.schedule("step", {*train});                     in the program of the chief
 //
 // Each worker has one position in it, which moves with the closures of that worker that count, and
-// with no other (closure_scheduler.h, 6).
+// with no other.
 //
 // A handle: cheap to copy, immutable, safe to use from any thread, and of the ClusterCoordinator
 // that made it.
@@ -17,9 +17,7 @@
 #ifndef TESSERA_SERVERS_REMOTE_DATASET_H_
 #define TESSERA_SERVERS_REMOTE_DATASET_H_
 
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -29,13 +27,7 @@ namespace tessera::distribute {
 
 namespace internal {
 
-struct DatasetPlace {
-  std::string name = {};  // of the function that makes it
-  uint64_t chief = 0;     // the coordinator that made it
-  int number = 0;         // among its data sets
-  int num_workers = 1;
-  std::vector<input::TensorSpec> spec = {};
-};
+struct DatasetPlace;
 struct RemoteDatasetAccess;
 
 }  // namespace internal
@@ -48,7 +40,7 @@ class RemoteDataset {
 
   // The spec of a batch, merged from Dataset::element_spec() on all workers: a size in which they
   // differ is -1. Empty where no worker has an element.
-  const std::vector<input::TensorSpec>& element_spec() const { return place_->spec; }
+  const std::vector<input::TensorSpec>& element_spec() const;
 
  private:
   friend struct internal::RemoteDatasetAccess;
@@ -58,16 +50,6 @@ class RemoteDataset {
   std::shared_ptr<const internal::DatasetPlace> place_;
 };
 
-namespace internal {
-
-struct RemoteDatasetAccess {
-  static RemoteDataset make(DatasetPlace place) {
-    return RemoteDataset(std::make_shared<const DatasetPlace>(std::move(place)));
-  }
-  static const DatasetPlace& place(const RemoteDataset& dataset) { return *dataset.place_; }
-};
-
-}  // namespace internal
 }  // namespace tessera::distribute
 
 #endif  // TESSERA_SERVERS_REMOTE_DATASET_H_

@@ -17,13 +17,13 @@
 
 #include "base/dtype.h"
 #include "base/shape.h"
-#include "servers/variable_place.h"
 
 namespace tessera::distribute {
 
 namespace internal {
 
 struct VariableAccess;
+struct VariablePlace;
 
 }  // namespace internal
 
@@ -33,11 +33,11 @@ class RemoteVariable {
   RemoteVariable(const RemoteVariable&) = default;
   RemoteVariable& operator=(const RemoteVariable&) = default;
 
-  const std::string& name() const { return place_->name; }
-  DType dtype() const { return place_->dtype; }
+  const std::string& name() const;
+  DType dtype() const;
   // The shape of the whole tensor.
-  const Shape& shape() const { return place_->shape; }
-  int num_shards() const { return static_cast<int>(place_->ps.size()); }
+  const Shape& shape() const;
+  int num_shards() const;
 
  private:
   friend struct internal::VariableAccess;
@@ -47,16 +47,6 @@ class RemoteVariable {
   std::shared_ptr<const internal::VariablePlace> place_;
 };
 
-namespace internal {
-
-struct VariableAccess {
-  static RemoteVariable make(VariablePlace place) {
-    return RemoteVariable(std::make_shared<const VariablePlace>(std::move(place)));
-  }
-  static const VariablePlace& place(const RemoteVariable& variable) { return *variable.place_; }
-};
-
-}  // namespace internal
 }  // namespace tessera::distribute
 
 #endif  // TESSERA_SERVERS_REMOTE_VARIABLE_H_

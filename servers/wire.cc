@@ -10,6 +10,9 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/text.h"
+#include "servers/remote_dataset.h"
+#include "servers/remote_variable.h"
+#include "servers/variable_place.h"
 
 namespace tessera::distribute::internal {
 

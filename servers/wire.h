@@ -12,10 +12,9 @@
 #include "base/status.h"
 #include "input/source.h"
 #include "servers/function_registry.h"
+#include "servers/handle_access.h"
 #include "servers/parameter_server.pb.h"
 #include "servers/push_ledger.h"
-#include "servers/remote_dataset.h"
-#include "servers/remote_variable.h"
 #include "servers/tensor_message.h"
 
 namespace tessera::distribute::internal {

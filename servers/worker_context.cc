@@ -9,12 +9,25 @@
 #include "base/shape.h"
 #include "base/text.h"
 #include "dtensor/to_host.h"
+#include "servers/handle_access.h"
 #include "servers/host_copy.h"
 #include "servers/parameter_servers.h"
+#include "servers/pending_push.h"
+#include "servers/push_ledger.h"
 #include "servers/tensor_message.h"
 #include "servers/worker_datasets.h"
 
 namespace tessera::distribute {
+
+WorkerContext::WorkerContext(int worker, int attempt, Mesh mesh,
+                             internal::ParameterServers& servers,
+                             internal::WorkerDatasets& datasets)
+    : worker_(worker),
+      attempt_(attempt),
+      mesh_(std::move(mesh)),
+      servers_(servers),
+      datasets_(datasets) {}
+WorkerContext::~WorkerContext() = default;
 
 DTensor WorkerContext::pull(const RemoteVariable& variable) {
   const StatusOr<internal::TensorBytes> value =

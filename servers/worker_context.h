@@ -8,22 +8,23 @@
 #ifndef TESSERA_SERVERS_WORKER_CONTEXT_H_
 #define TESSERA_SERVERS_WORKER_CONTEXT_H_
 
+#include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 #include "input/loader.h"
 #include "mesh/mesh.h"
-#include "servers/pending_push.h"
-#include "servers/push_ledger.h"
 #include "servers/remote_dataset.h"
 #include "servers/remote_variable.h"
 
 namespace tessera::distribute {
 
+enum class PushKind : uint8_t;  // Internal.
+
 namespace internal {
+struct PendingPush;
 class ParameterServers;
 class WorkerDatasets;
 class WorkerRunner;
@@ -59,12 +60,8 @@ class WorkerContext {
  private:
   friend class internal::WorkerRunner;
   WorkerContext(int worker, int attempt, Mesh mesh, internal::ParameterServers& servers,
-                internal::WorkerDatasets& datasets)
-      : worker_(worker),
-        attempt_(attempt),
-        mesh_(std::move(mesh)),
-        servers_(servers),
-        datasets_(datasets) {}
+                internal::WorkerDatasets& datasets);
+  ~WorkerContext();
   Status add_push(PushKind kind, const RemoteVariable& variable, const DTensor& value);
 
   const int worker_;

@@ -31,7 +31,7 @@
 #include "mesh/mesh.h"
 #include "servers/closure_scheduler.h"
 #include "servers/function_registry.h"
-#include "servers/remote_dataset.h"
+#include "servers/handle_access.h"
 
 namespace tessera::distribute::internal {
 
