@@ -19,8 +19,8 @@
 // handlers. MPI is neither initialized nor finalized here. MPI_Finalize() frees the duplicate; a
 // client that still lives then loses its connections to other hosts.
 //
-// Which process runs on which host is found as without MPI (job/environment/host.h); the clients of
-// one host use its shared memory.
+// Which process runs on which host is found as without MPI; the clients of one host use its shared
+// memory.
 #ifndef TESSERA_TESSERA_MPI_H_
 #define TESSERA_TESSERA_MPI_H_
 

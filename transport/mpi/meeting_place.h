@@ -5,18 +5,17 @@
 #ifndef TESSERA_TRANSPORT_MPI_MEETING_PLACE_H_
 #define TESSERA_TRANSPORT_MPI_MEETING_PLACE_H_
 
-#include <optional>
+#include <memory>
 #include <string>
 
 #include "base/status.h"
-#include "job/environment/port.h"
 
 namespace tessera::mpi {
 
 struct MeetingPlace {
-  std::string address;                    // "host:port"
-  std::string token;                      // of the job
-  std::optional<ReservedPort> port = {};  // holds it on this host, where it was chosen here
+  std::string address;                           // "host:port"
+  std::string token;                             // of the job
+  std::shared_ptr<const void> port_holder = {};  // keeps the port, where it was chosen here
 };
 
 // `given` and `given_token` where they are not empty, then TESSERA_COORDINATOR and TESSERA_TOKEN;
