@@ -72,7 +72,7 @@ std::vector<Box> subtract(const Box& a, const Box& b);
 // Number of elements (1 for rank 0). 0 where a size is not positive, 2^63 - 1 where there are more.
 int64_t num_elements(absl::Span<const int64_t> shape);
 
-// Bytes of those elements, under the same rule. Every buffer's size is computed by this function.
+// Bytes of those elements, under the same rule.
 int64_t num_bytes(absl::Span<const int64_t> shape, DType dtype);
 
 // InvalidArgument for a negative size or a number of elements beyond int64.

@@ -44,8 +44,8 @@
 // of a tensor (what from_function() and local_map() let a caller write), members of other clients
 // of the host write to it by themselves, in an all_reduce and at the root of a reduce. If that
 // fails with Unavailable or DeadlineExceeded after all had arrived, a member that was held up may
-// write to out later, as long as its process lives. Drop that tensor then, and use another one. The
-// pool never reuses its memory.
+// write to out later, as long as its process lives. Drop that tensor then, and use another one: no
+// later tensor gets its memory.
 #ifndef TESSERA_COLLECTIVES_GROUP_H_
 #define TESSERA_COLLECTIVES_GROUP_H_
 
@@ -68,8 +68,8 @@
 namespace tessera {
 
 namespace internal {
-class GroupMember;   // collectives/group_backend.h
-struct GroupAccess;  // collectives/testing/group_access.h
+class GroupMember;
+struct GroupAccess;
 }  // namespace internal
 
 class Group {

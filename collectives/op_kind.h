@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpKind: the operations that a group runs. collective.cc says what each means.
+// OpKind: the operations that a group runs. The functions of Group say what each means.
 #ifndef TESSERA_COLLECTIVES_OP_KIND_H_
 #define TESSERA_COLLECTIVES_OP_KIND_H_
 

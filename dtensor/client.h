@@ -58,7 +58,7 @@ namespace tessera {
 
 class Runtime;  // Internal.
 namespace internal {
-struct ClientHooks;  // client_hooks.h
+struct ClientHooks;
 }  // namespace internal
 
 class Client;

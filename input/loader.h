@@ -71,9 +71,9 @@ class Iterator {
   // The next batch; nothing at the end, as often as asked: on all clients at the same step. An
   // error stays, and is equal on all clients; iterate(state()) tries the step again.
   //
-  // Where an element can fail to be read, and the mesh has several clients, a round of them goes
-  // with each batch (agreement.h). It waits for the earlier work of their devices. While a function
-  // of the data set does not return on one client, the others wait as in any collective: for
+  // Where an element can fail to be read, and the mesh has several clients, the clients agree on
+  // each batch, after the earlier work of their devices. While a function of the data set does not
+  // return on one client, the others wait as in any collective: for
   // ClientOptions::collective_timeout.
   StatusOr<std::optional<Batch>> next();
   // The state of the batch that comes next; batches that were read ahead do not count.

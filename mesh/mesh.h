@@ -55,7 +55,7 @@ struct MeshAxis {
 std::string axes_to_string(absl::Span<const MeshAxis> axes);
 
 class MeshRuntime;
-namespace internal {  // mesh/mesh_runtime.h
+namespace internal {
 const std::shared_ptr<MeshRuntime>& runtime_of(const Mesh& mesh);
 Mesh with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime);
 }  // namespace internal

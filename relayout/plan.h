@@ -11,8 +11,7 @@
 //
 // A plan is made from its arguments alone, so every client makes the same one, and rows of single
 // devices are made on demand, so a plan for kMaxPlannedDevices is as cheap as one for 2. Functions
-// that are O(devices) below are so in few plans (most_received.h), and take no memory for the
-// devices.
+// that are O(devices) below are so in few plans, and take no memory for the devices.
 //
 // Every plan has these properties:
 //   1. The identity (equivalent layouts, equal partials) has no steps.
@@ -97,7 +96,7 @@ class RelayoutPlan {
   // device receives (see Topology). Local copies and the arithmetic of reductions count nothing.
   // Where terms could be added by host and the order shows in the bits (see ReductionOrder), links
   // within a process count as those of its host, and senders are chosen so. In a reduction among
-  // more than 256 devices that are listed one by one all links count as between hosts.
+  // many devices that are listed one by one all links may count as between hosts.
   absl::Duration predicted_time() const;
   absl::Duration step_predicted_time(size_t step) const;
   // The plans that were compared, the chosen one among them, in an order that is the same on every

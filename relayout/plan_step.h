@@ -25,8 +25,8 @@
 namespace tessera {
 
 namespace internal {
-struct PlanStepRep;     // plan_step_rep.h
-struct PlanStepAccess;  // make_step.h
+struct PlanStepRep;
+struct PlanStepAccess;
 }  // namespace internal
 
 // One step of a plan: collective over the groups of its devices. Devices are given by id; a device

@@ -9,8 +9,7 @@
 //   Status s = coordinator->join();
 //
 // A closure is one scheduled call. It runs at least once: after the loss of its worker it runs on
-// another. Its pushes to variables count exactly once, on all parameter servers or on none
-// (closure_scheduler.h).
+// another. Its pushes to variables count exactly once, on all parameter servers or on none.
 //
 // A per-worker data set has a position on each worker. It moves with the closures of that worker
 // that count: the batches of a closure that was lost or has failed are read again by the worker's

@@ -19,9 +19,9 @@
 //
 // A function runs at least once for each closure, and may run again on another worker after the
 // loss of the first. Its pushes count once: they are kept aside until the function has returned OK,
-// and become visible together on all parameter servers (closure_scheduler.h). So do its reads from
-// per-worker data sets: the batches of a call that fails, or that is given up, are read by the next
-// call of its worker. Other effects, such as files, are the function's own.
+// and become visible together on all parameter servers. Its reads from per-worker data sets count
+// once too: the batches of a call that fails, or that is given up, are read by the next call of its
+// worker. Other effects, such as files, are the function's own.
 #ifndef TESSERA_SERVERS_FUNCTION_REGISTRY_H_
 #define TESSERA_SERVERS_FUNCTION_REGISTRY_H_
 

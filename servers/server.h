@@ -13,8 +13,7 @@
 // with it.
 //
 // Every call carries a token: $TESSERA_TOKEN, or without it, where all tasks are on one host, a
-// token that the server leaves in a file that only this user can read
-// (job/environment/token_file.h).
+// token that the server leaves in a file that only this user can read.
 //
 // Invariants:
 //   1. join() returns: OK when the coordinator or stop() has ended the server in order; Unavailable
@@ -22,8 +21,7 @@
 //      than three intervals of heartbeats (CoordinatorOptions::heartbeat_interval), counted and not
 //      timed, so that a pause of this process alone ends nothing.
 //   2. The port is of this server alone. A connection without the token costs a bounded share of
-//      the process for a bounded time (job/coordinator/listener.h), and the requests of its calls
-//      are not received.
+//      the process for a bounded time, and the requests of its calls are not received.
 //
 // Thread-safe. A worker holds a Client of its own, a job of one client; it does not read the
 // variables of launchers.

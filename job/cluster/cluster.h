@@ -12,9 +12,9 @@
 // coordinator is at the address of client 0. An evaluator is a job of one client.
 //
 // The resolvers are functions of their arguments: they read no variable but by the lookup, no file
-// and no network. Any thread may call them. GPUs are not looked at, and no variable is set. Which
-// of the environments Client::connect() reads by itself is in job_environment.h; cases
-// with known results are in tests/facts/cluster.md.
+// and no network. Any thread may call them. GPUs are not looked at, and no variable is set.
+// docs/launching.md lists the environments that Client::connect() reads by itself, and
+// tests/facts/cluster.md cases with known results.
 //
 // TESSERA_COORDINATOR, host:port of client 0, wins over the address that slurm(), torchrun() and
 // open_mpi() find, and is the only address that hydra() and pmix() have. InvalidArgument names the
