@@ -21,6 +21,7 @@ from tidy_errors import check_errors_page
 from tidy_headers import PRECOMPILED
 from tidy_pages import anchors, check_citations, check_facts, check_labels, prose_lines
 from tidy_prose import check_prose, check_ragged_items, check_subjects
+from tidy_surface import check_public_comments, check_public_headers
 
 RATCHET = "tools/checks/tidy_ratchet.txt"
 MAX_LINE_LENGTH = 100
@@ -532,6 +533,8 @@ rule_error_row = checked_by(
 rule_citation = checked_by("rule_citation", check_citations)
 rule_label = checked_by("rule_label", check_labels)
 rule_fact_row = checked_by("rule_fact_row", check_facts)
+rule_public_header = checked_by("rule_public_header", check_public_headers)
+rule_public_comment = checked_by("rule_public_comment", check_public_comments)
 
 
 def rule_notidy(tree):

@@ -6,6 +6,7 @@ import re
 import unittest
 
 import tidy
+import tidy_surface
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 
@@ -477,6 +478,42 @@ class RuleTest(unittest.TestCase):
             message = f'"{label}" is not a target of {place + "/" if place else ""}BUILD'
             self.check(rule, {**build, "p.md": f"# P\n`{label}`\n"}, ("p.md:2", message))
         self.check(rule, {"p.md": "//f:g"}, ("p.md:1", '"//f:g" is not a target of f/BUILD'))
+
+    def test_public_header(self):
+        rule = tidy.rule_public_header
+        tree = {
+            "tessera.h": HEAD + '#include "a/b.h"\n',
+            "a/b.h": "#include <vector>\n",
+            "a/b.cc": '#include "a/c.h"\n',
+            "a/c.h": "",
+            tidy_surface.LIST: "# Comment.\ntessera.h\na/b.h  # why\n",
+        }
+        self.check(rule, tree)
+        joined = {**tree, "a/b.h": '#include "a/c.h"\n#include "absl/d.h"\n'}
+        message = "programs would get a/c.h. Declare the names that a/b.h needs of it, or move"
+        self.check(rule, joined, ("a/b.h:1", message))
+        self.check(rule, joined, ("a/b.h:1", f"add it to {tidy_surface.LIST} if programs use"))
+        left = {**tree, "tessera.h": HEAD}
+        self.check(rule, left, (tidy_surface.LIST + ":3", "do not get a/b.h; drop its line"))
+        mpi = {**tree, "tessera/mpi.h": '#include "a/c.h"\n'}
+        self.check(rule, mpi, ("tessera/mpi.h:1", "tessera/mpi.h."), ("tessera/mpi.h:1", "a/c.h."))
+
+    def test_public_comment(self):
+        rule = tidy.rule_public_comment
+        tree = {
+            "tessera.h": '#include "a/b.h"\n',
+            "a/b.h": "// As b.h, a/b.h, Eigen.h and mpi.h say, and b.html.\n",
+            "a/c.h": "// c.cc\n",
+            "a/c.cc": "",
+        }
+        self.check(rule, tree)
+        named = {**tree, "a/b.h": "class C;  // a/c.h\n// c.cc\n"}
+        wanted = [("a/b.h:1", "programs do not get a/c.h"), ("a/b.h:2", "do not get c.cc")]
+        self.check(rule, named, *wanted)
+        self.check(rule, {**named, tidy_surface.LIST: "a/b.h: a/c.h\n"}, wanted[1])
+        mended = {**tree, tidy_surface.LIST: "\na/b.h: a/c.h\n"}
+        place = (tidy_surface.LIST + ":2", "a/b.h does not name a/c.h; drop the line")
+        self.check(rule, mended, place)
 
     def test_fact_row(self):
         rule = tidy.rule_fact_row

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The headers that programs get, for the rules of tools/tidy."""
+
+import re
+
+LIST = "tools/checks/public_headers.txt"
+# The headers that programs include themselves.
+INCLUDED_BY_PROGRAMS = ("tessera.h", "tessera/mpi.h", "dtensor/eigen.h")
+
+
+def closure(tree):
+    """Maps each header of the tree that programs get to (path, line) of the first include of it."""
+    found = {root: (root, 1) for root in INCLUDED_BY_PROGRAMS if root in tree.files}
+    waiting = list(found)
+    for path in waiting:  # grows meanwhile
+        for i, line in enumerate(tree.files[path].split("\n")):
+            match = re.match(r'#include "([^"]+)"', line)
+            if match and match.group(1) in tree.files and match.group(1) not in found:
+                found[match.group(1)] = (path, i + 1)
+                waiting.append(match.group(1))
+    return found
+
+
+def listed(tree):
+    """(line number, header, private file that its comments may name or "") of each line of LIST."""
+    for i, line in enumerate(tree.files.get(LIST, "").split("\n")):
+        entry = line.split("#")[0].strip()
+        if entry:
+            header, _, named = entry.partition(": ")
+            yield i + 1, header, named
+
+
+def check_public_headers(tree):
+    """Yields (path, line, message) where the public headers are not those of LIST."""
+    found = closure(tree)
+    entries = {header: line for line, header, named in listed(tree) if not named}
+    for header, (path, line) in found.items():
+        if header not in entries:
+            yield path, line, (
+                f"programs would get {header}. Declare the names that {path} needs of it, or move "
+                f"what needs it to a source; add it to {LIST} if programs use its names"
+            )
+    for header, line in entries.items():
+        if header not in found:
+            yield LIST, line, f"programs do not get {header}; drop its line"
+
+
+def private_names(tree, public, path):
+    """Yields (line, name) for each file in a header's comments that is not a public header."""
+    for i, line in enumerate(tree.files[path].split("\n")):
+        comment = line.partition("//")[2]
+        for name in re.findall(r"(?<![\w/.-])((?:[\w-]+/)*[\w-]+\.(?:h|cc|cu))\b", comment):
+            files = {file for file in tree.files if file == name or file.endswith("/" + name)}
+            if files and not files & public.keys():
+                yield i + 1, name
+
+
+def check_public_comments(tree):
+    """Yields (path, line, message) where a comment of a public header names a private file."""
+    public = closure(tree)
+    allowed = {(header, named): line for line, header, named in listed(tree) if named}
+    used = set()
+    for path in public:
+        for line, name in private_names(tree, public, path):
+            used.add((path, name))
+            if (path, name) not in allowed:
+                message = f"programs do not get {name}; say here what the reader needs of it"
+                yield path, line, message
+    for entry, line in allowed.items():
+        if entry not in used:
+            yield LIST, line, f"{entry[0]} does not name {entry[1]}; drop the line"
