@@ -12,10 +12,10 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/reduce_op.h"
 #include "base/status.h"
 #include "base/wait_report.h"
 #include "device/device.h"
-#include "relayout/plan.h"
 #include "relayout/topology.h"
 
 namespace tessera {
