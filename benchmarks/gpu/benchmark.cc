@@ -58,7 +58,7 @@ Status kernels(const BenchmarkOptions& options, Report* report) {
 
 Status products(const BenchmarkOptions& options, Report* report) {
   if (options.is_on_fake) {
-    return measure_products(cuda::fake_libraries(cuda::FakeCuda::create()), make_product_with_fakes,
+    return measure_products(cuda::fake_libraries(cuda::FakeCuda::create()),
                             {.small_rows = 16,
                              .large_rows = 48,
                              .rounds = options.rounds,
@@ -67,7 +67,7 @@ Status products(const BenchmarkOptions& options, Report* report) {
                             report);
   }
   TESSERA_ASSIGN_OR_RETURN(const auto libraries, cuda::open_libraries());
-  return measure_products(libraries, make_cublaslt_product, {.rounds = options.rounds}, report);
+  return measure_products(libraries, {.rounds = options.rounds}, report);
 }
 
 // As collectives(). A client whose NCCL is given leaves the settings of this machine's alone.

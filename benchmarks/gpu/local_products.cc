@@ -2,7 +2,9 @@
 #include "benchmarks/gpu/local_products.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,6 +34,8 @@ using Eigen::bfloat16;
 
 constexpr double kMostMicrosecondsOver = 5;
 constexpr double kRateToReach = 0.97;
+// The most that the toolkit's MathApi asks for.
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
 // Whole numbers from -2 to 2, without a pattern: their sums are exact in f32, and a GPU's clock
 // depends on the numbers that it multiplies.
@@ -42,16 +46,38 @@ int value_of(int matrix, int64_t i) {
   return static_cast<int>((x ^ (x >> 31)) % 5) - 2;
 }
 
+// c = a b of bf16, n x n, row-major, on a stream of GPU 0. Products on several streams must not
+// overlap: they have one workspace.
+struct Multiply {
+  std::shared_ptr<cuda::MathApi> math;
+  int64_t n;
+  std::byte* workspace = nullptr;
+
+  Status operator()(const std::byte* a, const std::byte* b, std::byte* c,
+                    cuda::StreamHandle stream) const {
+    cuda::Gemm gemm;
+    gemm.type = cuda::ElementType::kBFloat16;
+    gemm.rows = gemm.columns = gemm.summed = n;
+    gemm.a = {a, false, n, 0};
+    gemm.b = {b, false, n, 0};
+    gemm.c = c;
+    const auto give_workspace = [this](uint64_t size_bytes) -> StatusOr<std::byte*> {
+      if (size_bytes <= uint64_t{kWorkspaceBytes}) return workspace;
+      return absl::ResourceExhaustedError("a larger workspace than the benchmark has");
+    };
+    return math->multiply(gemm, give_workspace, stream);
+  }
+};
+
 // One size of matrices: both as tensors of one device, and their product in either way.
 class Products {
  public:
   static StatusOr<std::unique_ptr<Products>> create(Client& client, Gpu& gpu,
-                                                    const MakeProduct& make, int64_t n) {
+                                                    std::shared_ptr<cuda::MathApi> math,
+                                                    int64_t n) {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 1}}));
     TESSERA_ASSIGN_OR_RETURN(const Layout layout, Layout::parse(mesh, "[-, -]"));
-    std::unique_ptr<Products> self(new Products(client, gpu, layout, n));
-    TESSERA_RETURN_IF_ERROR(gpu.use());
-    TESSERA_ASSIGN_OR_RETURN(self->product_, make(gpu.api(), n));
+    std::unique_ptr<Products> self(new Products(client, gpu, std::move(math), layout, n));
     for (int k = 0; k < 2; ++k) {
       self->inputs_.push_back(
           from_function<bfloat16>({n, n}, layout, [k](const Box&, absl::Span<bfloat16> out) {
@@ -66,17 +92,17 @@ class Products {
 
   DTensor give_local() {
     return local_map(layout_, {n_, n_}, DType::kBFloat16, inputs_,
-                     [product = product_](LocalContext& local) -> Status {
+                     [multiply = multiply_](LocalContext& local) -> Status {
                        const auto a = local.input<bfloat16>(0);
                        const auto b = local.input<bfloat16>(1);
-                       return product->multiply(
+                       return multiply(
                            reinterpret_cast<const std::byte*>(a.data.data()),
                            reinterpret_cast<const std::byte*>(b.data.data()),
                            reinterpret_cast<std::byte*>(local.output<bfloat16>().data.data()),
-                           local.cuda_stream());
+                           static_cast<cuda::StreamHandle>(local.cuda_stream()));
                      });
   }
-  Status give_bare() { return product_->multiply(memory_[0], memory_[1], out_, gpu_.stream()); }
+  Status give_bare() { return multiply_(memory_[0], memory_[1], out_, gpu_.stream()); }
 
   // Both results are the same, and right at every place that is checked.
   Status check();
@@ -86,8 +112,12 @@ class Products {
   StatusOr<absl::Duration> time_doing(int repeats, bool is_local);
 
  private:
-  Products(Client& client, Gpu& gpu, Layout layout, int64_t n)
-      : client_(client), gpu_(gpu), layout_(std::move(layout)), n_(n) {}
+  Products(Client& client, Gpu& gpu, std::shared_ptr<cuda::MathApi> math, Layout layout, int64_t n)
+      : client_(client),
+        gpu_(gpu),
+        layout_(std::move(layout)),
+        n_(n),
+        multiply_{std::move(math), n} {}
 
   // Where the inputs are: a local function sees it.
   Status find_memory() {
@@ -100,6 +130,7 @@ class Products {
         });
     TESSERA_RETURN_IF_ERROR(seen.await());
     TESSERA_ASSIGN_OR_RETURN(out_, gpu_.allocate(n_ * n_ * dtype_size(DType::kBFloat16)));
+    TESSERA_ASSIGN_OR_RETURN(multiply_.workspace, gpu_.allocate(kWorkspaceBytes));
     return absl::OkStatus();
   }
 
@@ -107,7 +138,7 @@ class Products {
   Gpu& gpu_;
   const Layout layout_;
   const int64_t n_;
-  std::shared_ptr<Product> product_;
+  Multiply multiply_;
   std::vector<DTensor> inputs_;
   const std::byte* memory_[2] = {};
   std::byte* out_ = nullptr;
@@ -229,7 +260,7 @@ Status measure_doing(Products& large, const ProductSizes& sizes, Report* report)
 }  // namespace
 
 Status measure_products(const std::shared_ptr<const cuda::Libraries>& libraries,
-                        const MakeProduct& make, const ProductSizes& sizes, Report* report) {
+                        const ProductSizes& sizes, Report* report) {
   ClientOptions options;
   options.device_type = DeviceType::kCuda;
   options.num_local_devices = 1;
@@ -239,10 +270,10 @@ Status measure_products(const std::shared_ptr<const cuda::Libraries>& libraries,
   {
     TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Gpu> gpu, Gpu::create(libraries->cuda, 0));
     TESSERA_ASSIGN_OR_RETURN(const auto small,
-                             Products::create(client, *gpu, make, sizes.small_rows));
+                             Products::create(client, *gpu, libraries->math, sizes.small_rows));
     TESSERA_RETURN_IF_ERROR(measure_giving(*small, sizes, report));
     TESSERA_ASSIGN_OR_RETURN(const auto large,
-                             Products::create(client, *gpu, make, sizes.large_rows));
+                             Products::create(client, *gpu, libraries->math, sizes.large_rows));
     TESSERA_RETURN_IF_ERROR(measure_doing(*large, sizes, report));
   }
   return client.shutdown();

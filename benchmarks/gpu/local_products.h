@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of bf16 matrices through local_map beside the bare call: the host's cost of a call, and
-// the rate of large products.
+// Products of bf16 matrices by MathApi::multiply(): called in a local function, and bare. Measures
+// the host's cost of a call, and the rate of large products.
 #ifndef TESSERA_BENCHMARKS_GPU_LOCAL_PRODUCTS_H_
 #define TESSERA_BENCHMARKS_GPU_LOCAL_PRODUCTS_H_
 
@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "base/status.h"
-#include "benchmarks/gpu/product.h"
 #include "benchmarks/gpu/rounds.h"
 #include "compute/cuda/math_api.h"
 
@@ -26,7 +25,7 @@ struct ProductSizes {
 // Runs as one client of one device on the libraries. Adds rows, and two goals: at most 5 us over
 // the bare call, and 0.97 of its rate. The results of both are checked before they are measured.
 Status measure_products(const std::shared_ptr<const cuda::Libraries>& libraries,
-                        const MakeProduct& make, const ProductSizes& sizes, Report* report);
+                        const ProductSizes& sizes, Report* report);
 
 }  // namespace tessera::benchmarks
 
