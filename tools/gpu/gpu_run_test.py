@@ -38,7 +38,7 @@ echo '[       OK ] A.b (1 ms)'"""
 HAS_NO_GPU = "echo 'gpu_benchmark: no GPU: no driver' >&2; exit 3"
 PROGRAMS = [
     "gpu_suites", "contract_on_gpu_test", "math_contract_on_gpu_test", "contract_test",
-    "conformance_test", "digits_gpu_test", "03_digits"
+    "conformance_test", "03_digits"
 ]
 
 
@@ -51,6 +51,7 @@ class GpuRunTest(unittest.TestCase):
         shutil.copy(os.path.join(HERE, "..", "gpu_run"), os.path.join(self.folder, "run"))
         for name in PROGRAMS:
             self.program(name, PASSES)
+        self.program("03_digits", "echo 'held-out accuracy 0.9916'")
         self.program("gpu_benchmark", HAS_GPU)
         # The machine of a test has a recent NCCL and no sign of a GPU.
         self.library("machine/new/libnccl.so.2", RECENT_NCCL)
@@ -117,7 +118,7 @@ class GpuRunTest(unittest.TestCase):
         self.program("03_digits", "echo 'FAILED_PRECONDITION: no GPU: no driver' >&2; exit 1")
         self.program("gpu_benchmark", HAS_NO_GPU)
         status, lines, last = self.run_it()
-        self.assertEqual((status, last), (0, "0 passed, 0 failed, 19 skipped, 0 not run"))
+        self.assertEqual((status, last), (0, "0 passed, 0 failed, 18 skipped, 0 not run"))
         self.assertRegex(lines["relayouts"], "skipped +[0-9]+ s  no GPU: no driver$")
         self.assertIn("no GPU: no driver", lines["memcheck"])
 
@@ -244,6 +245,12 @@ else read -r word; echo "$word $CUDA_MPS_PIPE_DIRECTORY"; fi >>{calls}"""
         status, lines, last = self.run_it("--parts=one_client,losses")
         self.assertEqual((status, last), (1, "1 passed, 1 failed, 0 skipped, 0 not run"))
         self.assertIn("1 passed, 0 skipped; [  FAILED  ] A.c (1 ms)", lines["one_client"])
+
+    def test_training_must_reach_an_accuracy(self):
+        for accuracy, result in (("0.9500", "passed"), ("1.0000", "passed"), ("0.9499", "failed")):
+            self.program("03_digits", f"echo 'held-out accuracy {accuracy}'")
+            _, lines, _ = self.run_it("--parts=training")
+            self.assertRegex(lines["training"], f"{result} .* held-out accuracy {accuracy}$")
 
     def test_a_part_without_cases_is_skipped(self):
         self.program("conformance_test", "echo '[  PASSED  ] 0 tests.'")
