@@ -221,6 +221,13 @@ TEST(DigitsTest, SaysWhatIsMissingWithoutAGpu) {
   EXPECT_THAT(result.output, AnyOf(HasSubstr("no GPU: "), HasSubstr("install CUDA 12.1 or later")));
 }
 
+// On a GPU where there is one.
+TEST(CustomKernelTest, FindsTheMostSteps) {
+  const Result result = run("examples/12_custom_kernel");
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("at most 524 steps"));
+}
+
 TEST(MatmulTimingTest, ShowsWhatAClockThatDoesNotWaitMeasures) {
   const Result result = run("examples/06_matmul_timing --size=128 --devices=4");
   EXPECT_EQ(result.exit_code, 0) << result.output;
