@@ -37,7 +37,7 @@ absl::Duration coarse_tick() {
 }
 
 std::chrono::steady_clock::time_point to_chrono_steady(absl::Time time) {
-  // The same clock, with the same epoch.
+  // absl::Time inside Tessera has the clock and the epoch of steady_clock.
   return std::chrono::steady_clock::time_point(to_chrono(time - absl::UnixEpoch()));
 }
 

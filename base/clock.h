@@ -8,7 +8,7 @@
 // Invariants:
 //   1. steady_now() never goes back; it counts from the boot of the machine, so that it is the same
 //      in all processes of one host and means nothing on another one;
-//   2. every absl::Time inside Tessera is of this clock; durations alone cross the public API and
+//   2. every absl::Time inside Tessera is of this clock; only durations cross the public API and
 //      the network. `tools/tidy` refuses absl::Now() in libraries and tests.
 //
 // Thread-safe.
@@ -27,11 +27,12 @@ absl::Time steady_now();
 absl::Time coarse_steady_now();
 absl::Duration coarse_tick();  // 1 to 10 ms
 
-// For std::condition_variable::wait_until(). A time beyond what std::chrono holds is its last one.
+// For std::condition_variable::wait_until(). A time beyond the range of std::chrono becomes its
+// last one.
 std::chrono::steady_clock::time_point to_chrono_steady(absl::Time time);
-// For poll(2): milliseconds, rounded up, from 0 to those of an hour.
+// For poll(2): milliseconds, rounded up, from 0 to one hour.
 int poll_timeout_ms(absl::Duration left);
-// For gRPC: the wall-clock time that is as far away now as `time` is.
+// For gRPC: the wall-clock time that is as far from now as `time` is.
 std::chrono::system_clock::time_point to_chrono_wall(absl::Time time);
 
 }  // namespace tessera

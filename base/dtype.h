@@ -30,12 +30,12 @@ enum class DType : uint8_t {
 };
 inline constexpr int kNumDTypes = 9;
 
-// Bytes of one element; 0 of a value that is none of the enumerators.
+// Bytes of one element; 0 for a value outside the enumeration.
 int64_t dtype_size(DType dtype);
 // "bool", "i8", "u8", "i32", "i64", "f16", "bf16", "f32", "f64"; else "unknown".
 absl::string_view dtype_name(DType dtype);
 bool is_floating_point(DType dtype);
-// InvalidArgument for a value that is none of the enumerators, as a cast from another integer may
+// InvalidArgument for a value outside the enumeration, as a cast from another integer may
 // give. Checked wherever a DType comes from a caller.
 Status validate_dtype(DType dtype);
 

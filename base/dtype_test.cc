@@ -48,7 +48,7 @@ TEST(DTypeTest, TheTableHasEveryDType) {
   EXPECT_EQ(*seen.rbegin(), kNumDTypes - 1);
 }
 
-// A cast from any integer is answered, and where it can be an error it is one.
+// A DType cast from any integer has a defined answer: an error where the function can return one.
 TEST(DTypeTest, ValuesThatAreNoEnumeratorsAreRefused) {
   for (int value = kNumDTypes; value < 256; ++value) {
     const DType dtype = static_cast<DType>(value);

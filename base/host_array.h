@@ -5,9 +5,8 @@
 //   HostArray pixels = HostArray::of<uint8_t>(values, {28, 28});
 //   absl::Span<const uint8_t> view = pixels.view<uint8_t>();
 //
-// A value whose type is known at run time: an element of a data set, an argument of a function on
-// another client. HostTensor<T> (dtensor/dtensor.h) is the same with the type known to the
-// compiler.
+// An array whose type is known at run time: an element of a data set, an argument of a function on
+// another client. For a type that the compiler knows use HostTensor<T> (dtensor/dtensor.h).
 #ifndef TESSERA_BASE_HOST_ARRAY_H_
 #define TESSERA_BASE_HOST_ARRAY_H_
 
@@ -41,9 +40,9 @@ struct HostArray {
     return of<T>(absl::MakeConstSpan(&value, 1), {});
   }
 
-  // The elements. Throws std::invalid_argument where T is not the dtype: a span has no place for an
-  // error. Where the caller is a function of a data set, a worker or a local_map(), that is the
-  // error of the function.
+  // The elements. Throws std::invalid_argument where T is not the dtype, because a span cannot
+  // carry an error. In a function of a data set, a worker or a local_map() the exception becomes
+  // the error of the function.
   template <HasDType T>
   absl::Span<const T> view() const {
     if (dtype != dtype_of<T>()) refuse_view(dtype_of<T>());

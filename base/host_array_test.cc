@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostArray: views, and what is no valid array.
+// HostArray: views, and validate() on arrays that are not valid.
 #include "base/host_array.h"
 
 #include <cstdint>

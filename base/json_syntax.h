@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JSON that users write: what the parser of nlohmann-json passes over, or says only by an
-// exception.
+// JSON that users write: finds the mistakes that the parser of nlohmann-json accepts, or reports
+// only by an exception.
 #ifndef TESSERA_BASE_JSON_SYNTAX_H_
 #define TESSERA_BASE_JSON_SYNTAX_H_
 
@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// Why `text` is not one JSON value: where it goes wrong, with "; expected EXPECTED" at the end, or
-// which field is given twice. Empty for a good text, which json::parse() then reads.
+// Says why `text` is not one JSON value: the place of the mistake, with "; expected EXPECTED" at
+// the end, or the field that is given twice. Empty for a good text, which json::parse() then reads.
 //
 //   json_problem("{\"a\": ", "an object")  ->  is not valid JSON at character 6, at "{\"a\": ";
 //                                              expected an object

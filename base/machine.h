@@ -6,9 +6,9 @@
 //   usable_cores()             cores of sched_getaffinity, or less where a CPU quota says so
 //   available_memory_bytes()   MemAvailable, or less where a memory limit says so
 //
-// Both versions of control groups are read: cpu.max and memory.max of version 2, cpu.cfs_quota_us
-// and memory.limit_in_bytes of version 1. The process's group counts and each one above it, for any
-// of them may be the tightest. A limit that cannot be read does not count. Thread-safe.
+// Reads both versions of control groups: cpu.max and memory.max of version 2, cpu.cfs_quota_us and
+// memory.limit_in_bytes of version 1. The tightest limit counts, of the process's group and all
+// groups above it. A limit that cannot be read does not count. Thread-safe.
 #ifndef TESSERA_BASE_MACHINE_H_
 #define TESSERA_BASE_MACHINE_H_
 
@@ -17,14 +17,14 @@
 
 namespace tessera {
 
-// Where the system says it; tests write their own.
+// The files of the system; tests write their own.
 struct MachineFiles {
   std::string cgroups = "/sys/fs/cgroup";
   std::string membership = "/proc/self/cgroup";
   std::string meminfo = "/proc/meminfo";
 };
 
-// At least 1. A quota of one and a half cores is one: a second thread would be held up.
+// At least 1. A quota of one and a half cores is 1 core: a second thread would be throttled.
 int usable_cores(const MachineFiles& files = {});
 
 // The memory that can still be taken before the kernel begins to kill. Page cache counts as

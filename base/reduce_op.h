@@ -17,13 +17,13 @@ namespace tessera {
 enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 inline constexpr int kNumReduceOps = 5;
 
-// In which order the terms of a reduction are added, where devices of several hosts hold them.
+// The order in which the terms of a reduction are added, where devices of several hosts hold them.
 enum class ReductionOrder : uint8_t {
-  // Each host's terms ascending and then the hosts' sums, in the order of their first terms, where
-  // may_add_by_host(); a relayout does so where that is faster. The bits depend on which devices
-  // share hosts, not on how devices are dealt to processes.
+  // Adds each host's terms in ascending order, and then the hosts' sums in the order of their first
+  // terms, where may_add_by_host() permits it and a relayout is faster for it. The bits depend on
+  // which devices share hosts, not on how devices are dealt to processes.
   kByHost,
-  // All terms ascending, in one step, at the price of more traffic between hosts.
+  // Adds all terms in ascending order, in one step, at the price of more traffic between hosts.
   kFlat,
 };
 
@@ -34,10 +34,10 @@ absl::string_view reduction_order_name(ReductionOrder order);
 // f16 and bf16: these are divided, or rounded, once.
 bool may_add_by_host(ReduceOp op, DType dtype);
 
-// "sum", "prod", "min", "max", "avg"; "unknown" for a value that is none of the enumerators.
+// "sum", "prod", "min", "max", "avg"; "unknown" for a value outside the enumeration.
 absl::string_view reduce_op_name(ReduceOp op);
 
-// InvalidArgument for a value that is none of the enumerators, as a cast from another integer may
+// InvalidArgument for a value outside the enumeration, as a cast from another integer may
 // give. Checked wherever a ReduceOp comes from a caller.
 Status validate_reduce_op(ReduceOp op);
 

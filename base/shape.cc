@@ -82,8 +82,8 @@ std::vector<Box> subtract(const Box& a, const Box& b) {
     if (a.is_empty()) return {};
     return {a};
   }
-  // Invariant: what is left of `a` is `rest` plus the boxes in `result`; dims before `i` of `rest`
-  // are already cut down to those of `common`.
+  // Invariant: `a` is the disjoint union of `rest` and the boxes in `result`; the dims of `rest`
+  // before `i` are already cut down to the dims of `common`.
   std::vector<Box> result;
   Box rest = a;
   for (size_t i = 0; i < a.sizes.size(); ++i) {

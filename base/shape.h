@@ -8,10 +8,10 @@
 // A Box of rank 0 holds one element; a Box with a size of 0 holds none. Storage is row-major and
 // dense: a buffer that holds a box holds its elements in the order of their indices, nothing else.
 //
-// Sizes that are multiplied are checked once, by validate_shape(shape, dtype), where a tensor, a
-// plan or a call is made: after it no product of sizes and bytes exceeds 2^63 - 1, of the shape or
-// of a box in it. Everything else here is total, also for shapes and boxes that were not checked:
-// counts stop at 2^63 - 1 instead of wrapping.
+// validate_shape(shape, dtype) checks sizes that are multiplied once, where a tensor, a plan or a
+// call is made. After it no product of sizes and bytes of the shape, or of a box in it, exceeds
+// 2^63 - 1. All other functions here accept shapes and boxes that were not checked: counts stop at
+// 2^63 - 1 instead of wrapping.
 #ifndef TESSERA_BASE_SHAPE_H_
 #define TESSERA_BASE_SHAPE_H_
 
@@ -59,9 +59,9 @@ Box intersect(const Box& a, const Box& b);
 // Whether every element of `inner` is in `outer`; an empty box is in every box.
 bool contains(const Box& outer, const Box& inner);
 
-// How many elements of `outer` precede the first one of `inner`, if the elements of `inner` are
-// consecutive in a buffer that holds `outer`. Nothing if they are not, if `inner` is empty, and if
-// it is not in `outer`.
+// The number of elements of `outer` before the first element of `inner`, if the elements of `inner`
+// are consecutive in a buffer that holds `outer`. Nothing if they are not, if `inner` is empty, or
+// if it is not in `outer`.
 //
 //   outer [0:4, 0:6]    inner [2:4, 0:6]: 12    inner [1:2, 2:5]: 8    inner [0:4, 2:5]: nothing
 std::optional<int64_t> contiguous_offset(const Box& outer, const Box& inner);

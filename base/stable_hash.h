@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-// `seed`: the hash of what comes before, so that a sequence of values has one hash.
+// `seed`: the hash of the values before `bytes`, so that a sequence of values has one hash.
 uint64_t stable_hash(absl::string_view bytes, uint64_t seed = 0);
 
 // The hash of the bytes of integers.

@@ -45,7 +45,7 @@ TEST(ReturnIfErrorTest, ReturnsTheFirstError) {
   EXPECT_EQ(trace, "");
 }
 
-// Its end writes the status that error() lends.
+// The destructor writes the status that error() lends.
 class Lender {
  public:
   explicit Lender(Status& status) : status_(status) {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Errors of system calls: those that a resource of the host ends, and those that this kernel lacks
-// or a sandbox forbids.
+// Errors of system calls that fail because a resource of the host is used up, because this kernel
+// lacks the call, or because a sandbox forbids it.
 #ifndef TESSERA_BASE_SYSTEM_CALL_H_
 #define TESSERA_BASE_SYSTEM_CALL_H_
 
@@ -13,7 +13,7 @@ namespace tessera {
 // A system call that has no substitute in Tessera.
 struct NeededCall {
   absl::string_view name;
-  absl::string_view kernel;   // the first that has it
+  absl::string_view kernel;   // the first version that has the call
   absl::string_view purpose;  // "waits for the end of a process"
 };
 inline constexpr NeededCall kMemfdCreate = {"memfd_create", "Linux 3.17",

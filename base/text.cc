@@ -76,7 +76,8 @@ bool is_visible(uint32_t code) {
   });
 }
 
-// Quotes, backslashes, and what a terminal does not show, as escapes: "\n", "\xef\xbb\xbf".
+// Writes quotes, backslashes and bytes that a terminal does not show as escapes: "\n",
+// "\xef\xbb\xbf".
 std::string escaped(absl::string_view text) {
   std::string result;
   while (!text.empty()) {

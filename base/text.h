@@ -32,8 +32,9 @@ std::string quoted_whole(absl::string_view text);
 // "\"batch\", \"model\"".
 std::string quoted_list(absl::Span<const std::string> names);
 
-// The candidate that `name` is most likely a slip of: equal except for case, or with at most half
-// of its letters added, left out, changed or swapped with a neighbour. Nothing where none is near.
+// The candidate that the user most likely meant by `name`: equal except for case, or with at most
+// half of its letters added, left out, changed or swapped with a neighbour. Nothing where no
+// candidate is that near.
 std::optional<std::string> nearest_name(absl::string_view name,
                                         absl::Span<const std::string> candidates);
 

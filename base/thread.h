@@ -27,7 +27,7 @@ namespace tessera {
 
 class Thread {
  public:
-  // No thread.
+  // Holds no thread.
   Thread() = default;
   Thread(Thread&& other) noexcept { *this = std::move(other); }
   // Requires that this one is not joinable.
@@ -37,7 +37,7 @@ class Thread {
   bool joinable() const { return id_.load() != 0; }
   // Blocks until the thread has ended. Requires that it is joinable and not the calling thread.
   void join();
-  // The thread ends by itself.
+  // The thread continues without this object and ends by itself.
   void detach();
   // Whether the caller is this thread. False when there is none. Safe from any thread.
   bool is_current() const { return id_.load() == pthread_self(); }
@@ -49,12 +49,12 @@ class Thread {
   std::atomic<pthread_t> id_{0};  // 0, which no thread has: none
 };
 
-// Starts a thread that runs `body`. ResourceExhausted names the subject (what the thread is for)
-// and the limits on threads that hold for this process. The body has not run then.
+// Starts a thread that runs `body`. ResourceExhausted names the purpose of the thread (`subject`)
+// and the limits on threads that hold for this process; `body` has not run then.
 StatusOr<Thread> start_thread(absl::string_view subject, absl::AnyInvocable<void()> body);
 
-// Whether so many more threads can be had, for a library that cannot say that it lacks one: starts
-// them, all at a time, and ends them. Errors as of start_thread().
+// Checks that `count` more threads can start, for a library that cannot report that it lacks one:
+// starts all of them at the same time, and ends them. Errors as start_thread().
 Status check_threads(absl::string_view subject, int count);
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WaitReport: what is said of a wait that lasts for long: a line on stderr, or the argument of a
-// function of the program's (ClientOptions::on_wait).
+// WaitReport: the report of a long wait: a line on stderr, or the argument of a function of the
+// program (ClientOptions::on_wait).
 #ifndef TESSERA_BASE_WAIT_REPORT_H_
 #define TESSERA_BASE_WAIT_REPORT_H_
 
@@ -19,7 +19,7 @@ struct WaitReport {
   std::string text;
   std::string operation;     // "relayout #7 [x, -] -> [-, x] on {x=2}, f32 [8, 6]"
   absl::Duration waited;     // so far
-  std::vector<int> missing;  // the clients that it waits for, ascending; empty: none is known
+  std::vector<int> missing;  // clients that the wait needs, ascending; empty: none is known
 };
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WaitReports: says what this process waits for, once a wait has lasted for long.
+// WaitReports: reports the long waits of this process.
 //
 //   const ReportedWait wait(reports, "create_mesh {x=4}", [&] { return missing_clients(); });
 //   ... the call that blocks ...
@@ -55,8 +55,8 @@ class WaitReports {
     std::function<std::optional<Missing>()> missing;
   };
   using Source = std::function<std::vector<Wait>()>;
-  // Receives the operation of ReportedWait that waits now or, where none does, the last one to end.
-  // Must not block.
+  // Receives the operation of the ReportedWait that waits now or, if none waits, of the last one
+  // that ended. Must not block.
   using Listener = std::function<void(absl::string_view operation, bool is_waiting)>;
 
   struct Options {
@@ -68,20 +68,21 @@ class WaitReports {
   explicit WaitReports(Options options) : options_(std::move(options)) {}
   ~WaitReports() { stop(); }
 
-  // ResourceExhausted where there is no thread.
+  // ResourceExhausted where the thread cannot be started.
   Status start();
-  // Ends the thread. Not called by the thread itself.
+  // Ends the thread. Must not be called by the thread itself.
   void stop();
-  // Whether the caller is called by the thread.
+  // Whether this call is made by the thread.
   bool is_current() const { return thread_.is_current(); }
 
-  // Null: none. When this returns the former source is not running.
+  // Null: none. When this returns the previous source is not running.
   void set_source(Source source);
   void set_listener(Listener listener);
   // Waits that are shorter are never reported.
   absl::Duration shortest() const { return options_.unit; }
 
-  // Reports what is due. Returns when to look again. The thread calls it; for tests without one.
+  // Reports all waits that are due, and returns when to look again. The thread calls it; tests call
+  // it without a thread.
   absl::Time look(absl::Time now);
 
  private:
@@ -99,11 +100,11 @@ class WaitReports {
   std::optional<WaitReport> describe(const std::vector<Wait>& waits, absl::Time now) const;
 
   const Options options_;
-  std::mutex looking_;  // held during a look; before mutex_. Guards what follows
+  std::mutex looking_;  // held during a look; acquired before mutex_. Guards the next members
   Source source_;
   std::map<std::string, Written> written_;  // by operation
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   bool stopping_ = false;
   Listener listener_;

@@ -31,7 +31,7 @@ constexpr absl::Duration kUnit = absl::Seconds(10);
 class WaitReportsTest : public ::testing::Test {
  protected:
   static WaitReports::Missing missing_client_1() { return {"missing client 1", {1}}; }
-  // The reports of a look so many seconds after the start.
+  // The reports that a look writes, so many seconds after the start.
   std::vector<std::string> look_at(double seconds) {
     texts_.clear();
     next_ = reports_.look(start_ + absl::Seconds(seconds));

@@ -32,8 +32,8 @@
 // thread. It knows no buffers and does no communication. Any layout is legal for any shape of its
 // rank: where a dim has fewer elements than shards, some shards are empty.
 //
-// No accessor aborts: where an argument names no dim or position, the answer is that of a dim that
-// is not split, and a box without elements.
+// No accessor aborts. For an argument that names no dim or position the answer is the answer for a
+// dim that is not split, and a box without elements.
 //
 // TF DTensor: Layout. JAX: NamedSharding. Shardy: TensorSharding. PyTorch: placements.
 #ifndef TESSERA_LAYOUT_LAYOUT_H_
@@ -57,7 +57,7 @@
 
 namespace tessera {
 
-// Bounds what bad input can make us allocate. TF: TensorShape::MaxDimensions().
+// Bounds the memory that bad input can make us allocate. TF: TensorShape::MaxDimensions().
 inline constexpr int kMaxRank = 254;
 
 namespace internal {
@@ -66,7 +66,7 @@ struct LayoutText;
 
 class Layout {
  public:
-  // A move is a copy: no layout is without its mesh.
+  // A move is a copy, so that no layout loses its mesh.
   Layout(const Layout&) = default;
   Layout& operator=(const Layout&) = default;
 
@@ -83,8 +83,8 @@ class Layout {
   static StatusOr<Layout> batch_sharded(Mesh mesh, absl::string_view axis, int rank, int dim = 0);
   // Splits the last dim. TF DTensor: Layout.inner_sharded(mesh, inner_dim, rank).
   static StatusOr<Layout> inner_sharded(Mesh mesh, absl::string_view axis, int rank);
-  // Replaces the partial axes and keeps the dims; the axes may be sub-axes. No axes
-  // is an error.
+  // Replaces the partial axes and keeps the dims; the axes may be sub-axes. An empty list of axes
+  // is InvalidArgument.
   StatusOr<Layout> with_partial(std::vector<std::string> axes, ReduceOp op = ReduceOp::kSum) const;
   // Removes the partial axes and keeps the dims.
   Layout without_partial() const;
@@ -109,10 +109,10 @@ class Layout {
   // 1 where the tensor has no such dim.
   int64_t num_shards(int dim) const;
 
-  // The box that the position-th device of the mesh holds of a tensor of `shape`. A box without
-  // elements (all offsets and sizes 0) where the mesh has no such position or the shape another
-  // rank than the layout: it has the rank of the shape, but at least 1. O(rank), whatever the
-  // number of devices.
+  // The box that the position-th device of the mesh holds of a tensor of `shape`. O(rank), whatever
+  // the number of devices. Where the mesh has no such position, or the shape has another rank than
+  // the layout, a box without elements (all offsets and sizes 0) of the rank of the shape, but at
+  // least 1.
   Box box(absl::Span<const int64_t> shape, int64_t position) const;
   // Which shard of `dim` that device holds, in [0, num_shards(dim)); 0 where there is no such dim
   // or position.
@@ -123,7 +123,7 @@ class Layout {
   int64_t num_partial_terms() const;
 
   // InvalidArgument "layout [batch, -] has 2 dims, shape [10] has 1; give one entry per dim", or
-  // that of validate_shape().
+  // the error of tessera::validate_shape().
   Status validate_shape(absl::Span<const int64_t> shape) const;
 
   // "[batch, -] sum{model}".
@@ -149,21 +149,22 @@ class Layout {
   // Checks the invariants; `written` is the text for messages.
   static StatusOr<Layout> from_text(Mesh mesh, const internal::LayoutText& layout,
                                     absl::string_view written);
-  // Whether every position has the same shard and term numbers under both, in any mesh. Dims of no
-  // elements are not compared.
+  // Whether every position has equal shard and term numbers under both layouts, in any mesh.
+  // Ignores dims without elements.
   bool has_digits_of(const Layout& other, absl::Span<const int64_t> shape) const;
-  // Whether the box of a position is that of a position under the other layout. Allocates nothing.
+  // Whether the box of `position` equals the box of `position_of_other` under the other layout.
+  // Allocates nothing.
   bool has_box_of(const Layout& other, absl::Span<const int64_t> shape, int64_t position,
                   int64_t position_of_other) const;
-  // Whether every position has the same box and term under both, dim by dim, in any mesh; nothing
-  // where that does not tell, for boxes without elements begin elsewhere.
+  // Whether every position has the same box and term under both layouts, compared dim by dim, in
+  // any mesh. Nothing where this comparison cannot tell, because boxes without elements begin
+  // elsewhere.
   std::optional<bool> has_shards_of(const Layout& other, absl::Span<const int64_t> shape) const;
 
   std::shared_ptr<const Rep> rep_;
 };
 
-// The result of a factory can be passed to each function that takes a layout, which returns its
-// error.
+// Functions that take a layout accept the result of a factory directly, and return its error.
 using LayoutArg = const StatusOr<Layout>&;
 
 // The shard rule: the interval of shard `shard` of `num_shards` of a dim of `size` elements, as
@@ -171,10 +172,13 @@ using LayoutArg = const StatusOr<Layout>&;
 std::pair<int64_t, int64_t> shard_interval(int64_t size, int64_t num_shards, int64_t shard);
 
 // Whether every device holds the same box of `shape` under both layouts, with equal partial terms
-// and reduction. The meshes may differ if their devices are the same. Empty boxes are the same if
-// their sizes are equal. False if the shape is not legal for both. O(rank) for layouts that agree
-// for every shape on one order of devices; else up to O(devices that differ in what a dim is cut
-// by) for each dim on one order, and O(devices) on two.
+// and reduction.
+// - The meshes may differ if their devices are the same.
+// - Empty boxes are the same if their sizes are equal.
+// - False if the shape is not legal for both.
+// - O(rank) for layouts that agree for every shape on one order of devices. Otherwise, on one
+//   order, up to O(positions that differ in the digits that split a dim) for each dim; on two
+//   orders O(devices).
 bool equivalent(const Layout& a, const Layout& b, absl::Span<const int64_t> shape);
 
 }  // namespace tessera

@@ -423,7 +423,7 @@ TEST(LayoutEquivalentTest, AgreesWithTheOracleOnEveryPairAcrossMeshes) {
   int64_t equal = 0, checked = 0;
   for (const Shape& shape : {Shape{1, 1}, Shape{2, 1}, Shape{1, 3}, Shape{4, 4}, Shape{5, 0},
                              Shape{3, 2}, Shape{2, 2}, Shape{0, 0}}) {
-    // For every device: its term, and the sizes and first elements of what it is dealt.
+    // For every device: its term, and the sizes and first elements of its boxes.
     std::vector<std::vector<int64_t>> holdings;
     for (const Candidate& candidate : candidates) {
       std::vector<int64_t>& holding = holdings.emplace_back();

@@ -61,7 +61,7 @@ TEST(LayoutTest, AnswersQueries) {
   EXPECT_FALSE(partial.is_fully_replicated());
   EXPECT_EQ(partial.to_string(), "[(z,x:(1)2), -, y] max{x:(2)2}");
   EXPECT_EQ(partial.to_string_with_mesh(), "[(z,x:(1)2), -, y] max{x:(2)2} on {x=4, y=2, z=3}");
-  // Position 17 stands at x = 2, y = 1, z = 2.
+  // Position 17 is x = 2, y = 1, z = 2.
   EXPECT_EQ(partial.shard_index(0, 17), 2 * 2 + 1);
   EXPECT_EQ(partial.shard_index(1, 17), 0);
   EXPECT_EQ(partial.shard_index(2, 17), 1);
@@ -367,7 +367,7 @@ TEST(LayoutTest, FactoriesRefuseBadRanksAndDims) {
       StatusIs(kInvalid, "layout \"[y, -]\" names axis \"y\" in dim 0; mesh {x=2} has \"x\""));
 }
 
-// What an accessor is asked for and does not exist has a documented answer, and no accessor aborts.
+// An accessor has a documented answer for arguments that do not exist, and no accessor aborts.
 TEST(LayoutTest, AccessorsAreTotal) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Layout layout,
                                Layout::parse(mesh_of("{x=4, y=2}"), "[x, -] sum{y}"));
@@ -397,7 +397,8 @@ TEST(LayoutTest, AccessorsAreTotal) {
 TEST(LayoutTest, AMoveIsACopy) {
   TESSERA_ASSERT_OK_AND_ASSIGN(Layout layout, Layout::parse(mesh_of("{x=4}"), "[x, -]"));
   const Layout taken = std::move(layout);
-  EXPECT_EQ(layout.to_string_with_mesh(), "[x, -] on {x=4}");  // NOLINT: what the test is about
+  EXPECT_EQ(layout.to_string_with_mesh(),
+            "[x, -] on {x=4}");  // NOLINT: tests an object that was moved from
   EXPECT_EQ(layout, taken);
 }
 

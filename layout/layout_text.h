@@ -36,7 +36,7 @@ struct LayoutText {
   std::vector<std::vector<AxisText>> dims;
   std::optional<ReduceOp> partial_op;  // Set exactly where there is a reduction.
   std::vector<AxisText> partial;
-  // The text after " on": of a mesh; empty where there was none.
+  // The text after " on", which names a mesh; empty where there was none.
   std::string mesh;
 
   // "[batch, -] sum{model}", without the mesh.
@@ -44,13 +44,13 @@ struct LayoutText {
 };
 
 // InvalidArgument with the place where the text leaves the grammar of layout.h. The text after "on"
-// is kept, not read.
+// is stored without being parsed.
 StatusOr<LayoutText> parse_layout_text(absl::string_view text);
 
 // One axis or sub-axis, all of `token`.
 StatusOr<AxisText> parse_axis_text(absl::string_view token);
 
-// "[batch, (x,y), -]" of dims as a program gives them, whatever is in them: for messages.
+// "[batch, (x,y), -]" from dims as a program gives them, valid or not: for messages.
 std::string dims_to_string(absl::Span<const DimSharding> dims);
 
 }  // namespace tessera::internal

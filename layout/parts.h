@@ -8,7 +8,7 @@
 //   axis x of 12        x:(1)2 | x:(2)3 | x:(6)2        digits of 5 = (0, 2, 1)
 //                       major                minor      5 = 0*6 + 2*2 + 1
 //
-// Two parts of one axis go together if one is wholly below the other: pre*size of the upper
+// Two parts of one axis are compatible if one is wholly below the other: pre*size of the upper
 // divides the pre of the lower. If every two do, all are digits of one mixed-radix number.
 #ifndef TESSERA_LAYOUT_PARTS_H_
 #define TESSERA_LAYOUT_PARTS_H_
@@ -40,7 +40,7 @@ struct NamedPart {
 StatusOr<NamedPart> resolve_part(const Mesh& mesh, const AxisText& axis, int place,
                                  absl::string_view layout);
 
-// InvalidArgument for two parts that do not go together, with both and their places.
+// InvalidArgument for two parts that are not compatible, with both and their places.
 Status check_parts(const Mesh& mesh, absl::Span<const NamedPart> parts, absl::string_view layout);
 
 // The normal form of an ordered list of parts: none of size 1, neighbours merged.

@@ -50,8 +50,8 @@ struct MeshAxis {
   }
 };
 
-// "{batch=4, model=2}", also of axes that are no mesh. Messages name a mesh by this: the ids of a
-// large one would bury the rest.
+// "{batch=4, model=2}", also of axes that are no mesh. Messages name a mesh by this text, without
+// its ids, because a large mesh has too many.
 std::string axes_to_string(absl::Span<const MeshAxis> axes);
 
 class MeshRuntime;
@@ -62,7 +62,7 @@ Mesh with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime);
 
 class Mesh {
  public:
-  // A move is a copy: no mesh is without its axes.
+  // A move is a copy, so that no mesh loses its axes.
   Mesh(const Mesh&) = default;
   Mesh& operator=(const Mesh&) = default;
 
@@ -82,9 +82,10 @@ class Mesh {
   StatusOr<int64_t> axis_size(absl::string_view axis) const;
   // Index of the axis in axes(), under the same error.
   StatusOr<int> axis_index(absl::string_view axis) const;
-  // In row-major order of the positions. The list of a mesh over 0..n-1 is made by the first call.
+  // In row-major order of the positions. For a mesh over 0..n-1 the first call makes the list.
   absl::Span<const int> device_ids() const;
-  // The id at a position, without making the list; nothing where the mesh has no such position.
+  // The id at a position, without making the list of ids; nothing where the mesh has no such
+  // position.
   std::optional<int> device_at(int64_t position) const;
   // Whether device_ids() is 0..n-1, without making the list.
   bool ids_are_positions() const;
@@ -109,12 +110,13 @@ class Mesh {
   // A slice of a live mesh is live.
   StatusOr<Mesh> slice(absl::Span<const std::pair<std::string, int64_t>> fixed) const;
 
-  // All-reduce over a fully sharded tensor of the mesh's shape. Collective: every client calls it.
-  // On return all earlier work of every client on this mesh is complete. Without a timeout it
-  // waits until all arrive or a client is known lost. FailedPrecondition on an abstract mesh;
-  // DeadlineExceeded, Unavailable, InvalidArgument and Cancelled as in docs/errors.md. Meshes with
-  // devices in common have names of their own: where barriers of one name wait on two such meshes,
-  // both are InvalidArgument.
+  // Waits until all earlier work of every client on this mesh is complete. Collective: every client
+  // calls it. It is an all-reduce over a fully sharded tensor of the mesh's shape.
+  // - Without a timeout it waits until all clients arrive or a client is known to be lost.
+  // - Errors: FailedPrecondition on an abstract mesh; DeadlineExceeded, Unavailable,
+  //   InvalidArgument and Cancelled as in docs/errors.md.
+  // - Different meshes that share devices need different barrier names: barriers of one name that
+  //   wait on two such meshes fail with InvalidArgument, both of them.
   // TF DTensor: dtensor.barrier(mesh, barrier_name, timeout_in_ms).
   Status barrier(absl::string_view name = "",
                  std::optional<absl::Duration> timeout = std::nullopt) const;

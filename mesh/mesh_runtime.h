@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MeshRuntime: what a live mesh needs from the layers above it, the one inverted arrow of the
-// architecture. Internal: dtensor/ implements it, and programs see mesh.h alone.
+// MeshRuntime: the functions that a live mesh needs from the layers above it. Internal: dtensor/
+// implements it; programs use only mesh.h.
 #ifndef TESSERA_MESH_MESH_RUNTIME_H_
 #define TESSERA_MESH_MESH_RUNTIME_H_
 
@@ -28,7 +28,7 @@ namespace internal {
 
 // The runtime that the mesh is bound to; null: abstract.
 const std::shared_ptr<MeshRuntime>& runtime_of(const Mesh& mesh);
-// The same mesh bound to `runtime`.
+// `mesh` bound to `runtime`.
 Mesh with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime);
 
 }  // namespace internal

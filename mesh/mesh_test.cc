@@ -407,7 +407,7 @@ TEST(MeshTest, RefusesSlices) {
       StatusIs(kInvalid, "a slice of mesh {x=2, y=3} fixes every axis; leave at least one free"));
 }
 
-// What an accessor is asked for and does not exist has a documented answer, and no accessor aborts.
+// An accessor has a documented answer for arguments that do not exist, and no accessor aborts.
 TEST(MeshTest, AccessorsAreTotal) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::parse("{x=2, y=3} on 9,8,7,6,5,4"));
   for (const int64_t position : {int64_t{-1}, int64_t{6}, std::numeric_limits<int64_t>::max()}) {
@@ -428,7 +428,8 @@ TEST(MeshTest, AccessorsAreTotal) {
 TEST(MeshTest, AMoveIsACopy) {
   TESSERA_ASSERT_OK_AND_ASSIGN(Mesh mesh, Mesh::parse("{x=2, y=3} on 9,8,7,6,5,4"));
   const Mesh taken = std::move(mesh);
-  EXPECT_EQ(mesh.to_string(), "{x=2, y=3} on 9,8,7,6,5,4");  // NOLINT: what the test is about
+  EXPECT_EQ(mesh.to_string(),
+            "{x=2, y=3} on 9,8,7,6,5,4");  // NOLINT: tests an object that was moved from
   EXPECT_EQ(mesh, taken);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Alternative: one of the plans that plan_relayout() has compared.
+// Alternative: a plan that plan_relayout() has compared with others.
 #ifndef TESSERA_RELAYOUT_ALTERNATIVE_H_
 #define TESSERA_RELAYOUT_ALTERNATIVE_H_
 

@@ -239,7 +239,8 @@ std::vector<Topology> two_hosts(int64_t devices, const LinkCosts& costs) {
   std::vector<int> host;
   for (int64_t device = 0; device < devices; ++device) {
     host.push_back(device < half ? 7 : 3);
-    // The first host has a process of one device and one of the others, the second one for all.
+    // On the first host the processes have one device and all others; the second host has one
+    // process.
     process.push_back(device == 0 ? 5 : (device < half ? 4 : 6));
   }
   result.push_back(*Topology::of_devices(process, host, costs));
@@ -324,7 +325,7 @@ TEST(ByHostTest, NoDetourIsFaster) {
       {"{node=2, gpu=2}", 2, "node", {8, 8}},  {"{node=2, gpu=4}", 4, "node", {64}},
       {"{node=2, a=2, b=2}", 4, "node", {64}},
   };
-  // Long times, for those of plans are whole quarters of nanoseconds.
+  // Long times, because the times of plans are whole quarters of nanoseconds.
   const LinkCosts costs = {{1e-3, 1e-5}, {1e-3, 1e-5}, {4e-3, 1e-3}};
   int64_t compared = 0;
   int64_t several = 0;
@@ -428,8 +429,9 @@ TEST(ByHostTest, TimesAreThoseOfTheProcesses) {
   }
 }
 
-// The same machine written down as a list: reductions are counted device by device there, and by
-// digits where hosts are blocks. Both must give the same times; on 512 devices a few are counted.
+// A machine of equal hosts, written down as a list of devices: reductions are counted device by
+// device there, and by digits where hosts are blocks. Both must give the same times; on 512 devices
+// only some devices are counted.
 TEST(ByHostTest, ListedHostsCostTheSame) {
   const LinkCosts costs{{1e-6, 1e-12}, {2e-6, 1e-9}, {4e-6, 1e-8}};
   for (const int64_t nodes : {4, 64}) {

@@ -35,8 +35,8 @@ int64_t smallest_prime_factor(int64_t number) {
 
 }  // namespace
 
-// The common borders of two layouts, grown until each border of an axis is one of the dims that
-// its parts split, and back.
+// The common borders of two layouts. They grow until each border of an axis is also a border of the
+// dims that its parts split, and the reverse.
 class Refinement {
  public:
   Refinement(const Layout& from, const Layout& to) : mesh_(from.mesh()) {

@@ -6,29 +6,30 @@
 //
 //   [(node,gpu), -] -> [gpu, node] on {node=2, gpu=2}, shape [8, 8]
 //
-//     view of the shape   [2, 2, 2]  [2, 4]       a place for each digit, and what is left
+//     view of the shape   [2, 2, 2]  [2, 4]       a place for each digit, and the rest of each dim
 //     places of dim 0      A  B                   A holds node, then gpu
 //     places of dim 1                 C           B holds gpu, then nothing; C nothing, then node
 //
-// A place is a digit of the index along a dim, a digit one of the position in the mesh; a layout
-// says which digit is in which place. Where both layouts cut all dims and axes at borders of one
-// divisor chain and all sizes divide, the tensor can be seen under a shape with one dim per place:
-// the same elements in the same order. Under that view every choice of digits for places is a
-// Layout, also choices that hold strided blocks of the tensor, so that digits can move in any
+// A place is a digit of the index along a dim. A digit belongs to the position in the mesh; a
+// layout says which digit is in which place. Where both layouts cut all dims and axes at borders of
+// one divisor chain and all sizes divide, the tensor can be seen under a shape with one dim per
+// place: the same elements in the same order. Under that view every choice of digits for places is
+// a Layout, also choices that hold strided blocks of the tensor, so that digits can move in any
 // order.
 //
 // Digits that take each other's places form a component: a path or a cycle. Components move
-// independently of each other, in one batch or in several; each multiplies what a device holds by
-// grows / shrinks, and a device already holds 1 / kept_divisor of what it needs (0: nothing of it):
+// independently of each other, in one batch or in several. Each multiplies the bytes that a device
+// holds by grows / shrinks. A device already holds 1 / kept_divisor of the bytes that it needs (0:
+// nothing):
 //
 //   slice      replicated -> place         shrinks by p      kept 1
 //   gather     place -> replicated         grows by p        kept 1/p
 //   move       place -> free place         size stays        kept 1/p
 //   longer paths, replacements, cycles                       kept 0, on the worst placed device
 //
-// This also holds within a process and within a host, with only the digits counted that tell
-// processes, or hosts, apart: the nearest holder of an element differs from the device that asks
-// only in digits that both layouts' places force to differ.
+// This also holds within a process and within a host, if only the digits count that tell processes,
+// or hosts, apart: the nearest holder of an element differs from the requesting device only in
+// digits that both layouts' places force to differ.
 #ifndef TESSERA_RELAYOUT_FACTORED_VIEW_H_
 #define TESSERA_RELAYOUT_FACTORED_VIEW_H_
 
@@ -45,13 +46,13 @@
 
 namespace tessera::internal {
 
-// How near data is: on the device itself, in its process, on its host.
+// The distance of data: on the device itself, in its process, on its host.
 inline constexpr int kNumReaches = 3;
 
 struct Component {
   int64_t grows = 1;
   int64_t shrinks = 1;
-  // A device finds 1 / kept_divisor[reach] of what it needs within that reach; 0: nothing.
+  // Within a reach a device finds 1 / kept_divisor[reach] of the bytes that it needs; 0: nothing.
   int64_t kept_divisor[kNumReaches] = {1, 1, 1};
   std::vector<int> places;
   std::string name;  // "x:(2)2: 0 -> 1", for messages and tests.
@@ -63,8 +64,9 @@ class Refinement;  // In factored_view.cc.
 class FactoredView {
  public:
   // Nothing where the meshes or partial axes differ, borders do not align, or sizes do not divide:
-  // such relayouts are one batch. Digits are prime, and cut where processes and hosts begin as far
-  // as the borders allow. O(digits^2), and O(devices) a digit for a topology of listed devices.
+  // such relayouts are one batch. Digits are prime, and are cut at the beginnings of processes and
+  // hosts as far as the borders allow. O(digits^2), and O(devices) per digit for a topology of
+  // listed devices.
   static std::optional<FactoredView> create(const Layout& from, const Layout& to,
                                             const Shape& shape, const Topology& topology);
 
@@ -74,14 +76,14 @@ class FactoredView {
                                                   const Shape& shape, const SubAxes& parts);
 
   const std::vector<Component>& components() const { return components_; }
-  // The shape with a dim for each place. As many elements, in the same order.
+  // The shape with a dim for each place: the same elements in the same order.
   const Shape& shape() const { return view_shape_; }
-  // Where the tensor is once the components in the mask have moved, under shape(). A component is
-  // moved by the bits of its index in components().
+  // The layout under shape() after the components in the mask have moved. Bit i of the mask stands
+  // for components()[i].
   Layout layout(uint64_t done) const;
-  // Where it is in the end, with the partial axes that it has then.
+  // The layout after all components have moved, with the partial axes of that time.
   Layout target() const;
-  // The dim of shape() that holds what no place cuts, for each dim of the tensor.
+  // For each dim of the tensor, the dim of shape() that holds the part which no place cuts.
   const std::vector<int>& rest_dims() const { return rest_dims_; }
 
  private:
@@ -115,7 +117,7 @@ class FactoredView {
 
 // Whether processes and hosts are blocks of the mesh's positions.
 bool has_blocks(const Mesh& mesh, const Topology& topology);
-// Writes the number in finer digits: cut where blocks of a topology's processes and hosts begin.
+// Writes the number in finer digits, cut where blocks of a topology's processes and hosts begin.
 Digits cut_at_blocks(const Digits& digits, const Topology& topology);
 // The farthest link between positions that differ only in this digit.
 LinkClass link_of_digit(const Mesh& mesh, const Digit& digit, const Topology& topology);

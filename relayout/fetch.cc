@@ -11,8 +11,8 @@
 namespace tessera {
 namespace {
 
-// In larger meshes a sample of devices is looked at: for the most that a device receives, and for
-// what it receives by which links.
+// In larger meshes only a sample of devices is looked at, to find the most bytes that a device
+// receives, and the links that the bytes use.
 constexpr int64_t kMostReceivers = 1024;
 constexpr int64_t kMostRows = 16;
 

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fetch: each device of a mesh gets a box of a tensor, whichever it needs. An exchange of a layout
-// and boxes that are no layout's: of a convolution's rows and those around them, of a slice.
+// Fetch: each device of a mesh gets a box of a tensor that it needs. It is an exchange between the
+// boxes of a layout and boxes of any kind: the rows of a convolution with their neighbours, a
+// slice.
 //
 //   shape [8], layout [x], x=4         needed [1:4], [3:6], [5:8], [7:8]
 //   device 0 holds [0:2], and pulls    [1:2] of itself, [2:4] of device 1
 //
 // Invariants:
-//   1. a device that holds all that it needs pulls nothing, and computes from what it holds;
-//   2. else its pulls cover the box that it needs, once, itself among the sources;
+//   1. a device that holds its whole needed box pulls nothing, and computes from its own box;
+//   2. for every other device the pulls cover the needed box exactly once, with the device itself
+//      among the sources;
 //   3. a source differs from the device only along the axes that split the tensor's dims: it holds
 //      the same term where the tensor is partial, and replicas serve equal shares.
 //
-// Indices below 0 and from the size of a dim on mean those modulo the size: what comes behind the
-// last element is the first one. A box may be longer than its dim.
+// Indices below 0, or beyond the size of a dim, mean the index modulo the size: the first element
+// follows the last one. A box may be longer than its dim.
 //
 // A value. Pure: no devices, I/O or threads.
 #ifndef TESSERA_RELAYOUT_FETCH_H_
@@ -42,7 +44,7 @@ class Fetch {
   // elements where it needs nothing. Equal on all clients.
   using Needs = std::function<Box(int64_t position)>;
   // Requires a shape that is legal for the layout, and no need of a dim without elements. `text`
-  // says what it is for: all members of the exchange must have the same.
+  // describes the purpose; it must be the same on all members of the exchange.
   Fetch(Layout from, Shape shape, DType dtype, Needs needs, Topology topology, std::string text);
 
   const Layout& from() const { return grid_.layout(); }
@@ -50,29 +52,29 @@ class Fetch {
   DType dtype() const { return dtype_; }
   const std::string& text() const { return text_; }
 
-  // The box that the device at the position computes from: its own if that has all it needs, else
-  // the box that it needs.
+  // The box that the device at the position computes from: its own box if that contains the needed
+  // box, else the needed box.
   Box box(int64_t position) const;
-  // Whether it computes from another box than the box that it holds.
+  // Whether the device computes from another box than its own.
   bool pulls_any(int64_t position) const;
   // Whether no device pulls anything.
   bool is_idle() const;
   // The copies that the device at the position makes, by device ids; both boxes have the indices of
   // box().
   std::vector<Pull> pulls(int64_t position) const;
-  // Calls fn(position) for the sources of the pulls; one may come more than once.
+  // Calls fn(position) for the sources of the pulls; a source may be passed more than once.
   void for_each_source(int64_t position, absl::FunctionRef<void(int64_t source)> fn) const;
 
-  // The bytes that a device receives from others, and the most that any does. In meshes of more
-  // than 1,024 devices a sample is looked at.
+  // The bytes that a device receives from others, and the largest such number. In meshes of more
+  // than 1,024 devices only a sample is looked at.
   int64_t received_bytes(int64_t position) const;
   int64_t max_received_bytes() const;
   // By the costs of the topology's links, as RelayoutPlan::predicted_time().
   absl::Duration predicted_time() const;
 
  private:
-  // Calls fn for what is needed of each period of the tensor, in the tensor's indices, and what to
-  // add to these for those of box().
+  // Calls fn for the part of `needed` in each period of the tensor. The part has the indices of the
+  // tensor; the offset passed to fn turns them into the indices of box().
   void for_each_period(
       const Box& needed,
       absl::FunctionRef<void(const Box& part, absl::Span<const int64_t> shift)> fn) const;

@@ -87,7 +87,7 @@ std::string check_position(const Fetch& fetch, const Box& needed, int64_t positi
     for_each_index(pull.box, [&](const Index& index) {
       ++times[index];
       received += source == position ? 0 : dtype_size(fetch.dtype());
-      // The same element in the indices of the tensor.
+      // The same element, in the indices of the tensor.
       Index in_tensor = index;
       for (size_t dim = 0; dim < index.size(); ++dim) {
         in_tensor[dim] += held.offsets[dim] - pull.source_box.offsets[dim];
@@ -144,7 +144,7 @@ TEST(FetchTest, EveryLayoutOfSmallMeshes) {
   EXPECT_GT(num_fetches, 1500);
 }
 
-// What one device receives decides: 4 elements of 4 bytes over the links of one host.
+// The device that receives most decides: 4 elements of 4 bytes over the links of one host.
 TEST(FetchTest, PredictedTime) {
   const Layout layout = *Layout::parse(*Mesh::parse("{x=4}"), "[x]");
   const auto needs = [](int64_t position) {

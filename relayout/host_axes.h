@@ -29,12 +29,12 @@ bool is_intra_host(const Mesh& mesh, const Digit& digit, const Topology& topolog
 
 // Cuts each of `parts` at most once, at its minor end or at its major end: into the sub-axis along
 // which devices stay on their hosts, and the rest. A part takes O(divisors of its size) where ids
-// are positions and hosts are blocks of them, else as many times O(devices).
+// are positions and hosts are blocks of them; otherwise O(devices) for each divisor.
 HostAxes split_by_host(const Mesh& mesh, const SubAxes& parts, const Topology& topology);
 
-// As split_by_host(), for partial axes. Nothing where one of the lists is empty, or where devices
-// that hold terms of one element differ in inter-host sub-axes and are on one host all the same.
-// That is so where two hosts have different numbers of terms of an element.
+// As split_by_host(), for partial axes. Nothing where one of the two lists is empty. Nothing where
+// two hosts have different numbers of terms of an element: some devices that hold terms of one
+// element then differ in inter-host sub-axes although they are on one host.
 std::optional<HostAxes> terms_by_host(const Mesh& mesh, const SubAxes& partial,
                                       const Topology& topology);
 

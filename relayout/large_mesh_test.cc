@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans on the largest meshes: what a plan costs does not grow with the mesh, and what is asked of
-// all devices takes no memory for them. Measured in allocations and in resident memory, never by
-// the clock.
+// Plans on the largest meshes: the cost of a plan does not grow with the mesh, and questions about
+// all devices take no memory for each of them. Measured in allocations and in resident memory,
+// never by the clock.
 #include <sys/resource.h>
 
 #include <cstdint>

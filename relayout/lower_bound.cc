@@ -18,7 +18,7 @@ namespace {
 
 int64_t most_lacking(const Layout& from, const Layout& goal, const Shape& shape) {
   const PullRouting routing(from, goal, shape, Topology());
-  // On small meshes each device is looked at, which checks that search.
+  // On small meshes each device is looked at, which checks the search of most_received.h.
   constexpr int64_t kSmallMesh = int64_t{1} << 16;
   if (goal.mesh().size() > kSmallMesh) return most_received(routing).elements;
   int64_t most = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lower bound: what the device that receives most must receive, whatever the plan. Internal to
-// relayout/.
+// The lower bound: the bytes that the device which receives most must receive under every plan.
+// Internal to relayout/.
 //
 //   [-] sum{x} -> [-] on {x=4, z=2}: 8 elements, n = 4 terms, each on 2 of 8 devices
 //
@@ -34,15 +34,16 @@
 // lonely values being values that no device of W holds a term of. For copies of a whole tensor on n
 // devices this is 2(n-1)/n of it (Patarasuk and Yuan), for shards n-1 times the size of a shard.
 //
-// The bound is for plans that send values of single elements, that leave the terms of partial axes
-// that stay as they are, and that end in `goal`, where expansions begin. Terms that stay could
-// trade elements with each other, and an expansion could put parts of the value elsewhere; neither
-// is counted.
+// The bound holds for plans with these properties:
+// - they send values of single elements;
+// - they leave the terms of partial axes that stay as they are (terms could trade elements);
+// - they end in `goal`, where expansions begin (an expansion could put parts of the value
+//   elsewhere).
 //
 // Between layouts on the same devices some messages reach the bound in every case of at most 4
-// devices tried (lower_bound_test.cc); where the devices differ they may not, since a device that
-// holds no term is of no help before the reductions are done. Whether a plan of few steps does is
-// another matter: sums of uneven boxes would have to be passed from device to device.
+// devices tried (lower_bound_test.cc). Where the devices differ they may not, since a device
+// without a term cannot help before the reductions are done. A plan of few steps may miss the bound
+// all the same: sums of uneven boxes would have to be passed from device to device.
 #ifndef TESSERA_RELAYOUT_LOWER_BOUND_H_
 #define TESSERA_RELAYOUT_LOWER_BOUND_H_
 

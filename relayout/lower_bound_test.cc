@@ -75,12 +75,12 @@ bool add(const Loads& loads, std::vector<Loads>* front) {
   return true;
 }
 
-// Every way to spread a value, as what the devices receive: by the set of devices (bits) that all
-// terms have reached, the loads of which none is as good in each place.
+// Every way to spread a value, as the loads of the devices: for each set of devices (bits) that all
+// terms have reached, the loads that no other load equals or beats in every place.
 std::map<unsigned, std::vector<Loads>> every_outcome(const Start& start) {
   std::map<Reach, std::vector<Loads>> seen = {{start.reach(), {Loads{}}}};
   std::vector<std::pair<Reach, Loads>> todo = {{start.reach(), Loads{}}};
-  while (!todo.empty()) {  // After k rounds: those of k messages.
+  while (!todo.empty()) {  // After k rounds: the states after k messages.
     std::vector<std::pair<Reach, Loads>> next;
     for (const auto& [reach, loads] : todo) {
       for (int to = 0; to < start.num_devices; ++to) {
@@ -155,7 +155,7 @@ TEST(LowerBoundTest, MessagesAboutOneValueAreAsTheProofSays) {
   EXPECT_EQ(checked, 3 * 2 + 7 * (12 + 6) + of_four);
 }
 
-// The values of a relayout, and what the device that receives most must receive.
+// The values of a relayout, and the least that the most loaded device must receive.
 class Optimum {
  public:
   // Requires a plan without an expansion.

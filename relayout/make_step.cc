@@ -15,8 +15,8 @@
 namespace tessera::internal {
 namespace {
 
-// The change of the lists of the dims by a move, in common atoms: the common front of each, and
-// what goes and comes behind it.
+// The change of the lists of the dims by a move, in common atoms: the common front of each list,
+// and the atoms that the move removes and adds behind it.
 struct Difference {
   std::vector<SubAxes> gone;
   std::vector<SubAxes> come;

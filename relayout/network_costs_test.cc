@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What it is worth to know the network: plans that were made for the default costs, on networks
-// that a job measures (transport/link_measurement.h), beside plans that were made for these. Every
-// relayout on 4 devices of 2 hosts, in sizes from 64 bytes to 64 MiB.
+// The gain from knowing the network: compares plans made for the default costs, on networks that a
+// job measures (transport/link_measurement.h), with plans made for those networks. Every relayout
+// on 4 devices of 2 hosts, in sizes from 64 bytes to 64 MiB.
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
@@ -69,7 +69,7 @@ Worth worth_of_knowing(const LinkCosts& costs) {
           if (seconds == 0) continue;  // local
           ++worth.num_relayouts;
           const double ratio = seconds_on(*guess, costs) / seconds;
-          // Plans are the best of those that are tried.
+          // A plan is the best of the plans that were tried for its network.
           EXPECT_GE(ratio, 1 - 1e-9) << text << " " << from << " to " << to << " " << size;
           if (ratio >= kWorth) ++worth.num_slower;
           if (ratio <= worth.most) continue;

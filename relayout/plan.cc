@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// plan_relayout: from two layouts to the steps between them; and what a RelayoutPlan says about
-// itself: bytes, bound, peak, text, hash.
+// plan_relayout: from two layouts to the steps between them; and the numbers and texts of a
+// RelayoutPlan: bytes, bound, peak, text, hash.
 //
 // Partial axes are kept (both layouts have them: terms move as they are), reduced (only the old
 // layout has them) or added (only the new layout has them). The order is: slice, reduce, move,
@@ -46,8 +46,8 @@ struct RelayoutPlan::Rep {
   DType dtype;
   std::vector<PlanStep> steps;
   Topology topology;
-  // The alternatives; both empty where only one plan was looked at. Schedules of moves come with
-  // their numbers; those of candidates that reduce are found when asked for.
+  // The alternatives; both empty where only one plan was looked at. Schedules of moves are stored
+  // with their numbers; the numbers of candidates that reduce are computed on demand.
   std::vector<Alternative> schedules;
   std::vector<std::vector<PlanStep>> candidates;
   size_t chosen_candidate = 0;
@@ -269,8 +269,8 @@ int64_t RelayoutPlan::max_received_bytes() const {
 
 int64_t RelayoutPlan::lower_bound_bytes() const {
   return static_cast<int64_t>(internal::once(rep_->lower_bound, [this] {
-    // A direct batch attains the bound: each device receives what it lacks. On small meshes the
-    // bound is found by itself all the same, which checks that.
+    // A direct batch attains the bound: each device receives exactly the elements that it lacks. On
+    // small meshes the bound is computed separately all the same, which checks this claim.
     constexpr int64_t kSmallMesh = int64_t{1} << 16;
     const bool is_direct =
         rep_->steps.size() == 1 && rep_->reduced.empty() && rep_->steps[0].to() == rep_->goal;

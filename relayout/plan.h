@@ -9,22 +9,24 @@
 //     device 1 holds  c c d d        device 1 pulls  d d  from itself   and  b b  from device 0
 //                     c c d d                        d d                     b b
 //
-// A plan is made from its arguments alone, so every client makes the same one, and rows of single
-// devices are made on demand, so a plan for kMaxPlannedDevices is as cheap as one for 2. Functions
-// that are O(devices) below are so in few plans, and take no memory for the devices.
+// A plan depends on its arguments alone, so every client makes the same one. Rows of single devices
+// are made on demand, so a plan for kMaxPlannedDevices is as cheap as one for 2. Functions marked
+// O(devices) below take that time in few plans only, and take no memory for the devices.
 //
 // Every plan has these properties:
 //   1. The identity (equivalent layouts, equal partials) has no steps.
 //   2. Without partials, where all links between the devices are of one class, there is at most one
-//      step, and each device receives exactly the elements of its new box that its old box lacks,
-//      each once: the lower bound. Where links differ there may be several, each by that rule from
-//      where the one before left the tensor, if the topology's costs make that cheaper.
-//   3. Each step starts from the `to` of the one before; the first from from(), the last ends in
-//      to(): the same layout, or one under which every device holds the same elements in the same
-//      order, perhaps under another shape() of as many elements (see PlanStep).
-//   4. Reductions come before moves where they shrink them, and terms are added in ascending
-//      position of their devices, which is ascending partial index; with ReductionOrder::kByHost
-//      perhaps the sums of hosts, each of its own terms, in the order of the first of them.
+//      step. In it each device receives exactly the elements of its new box that its old box lacks,
+//      each once: the lower bound. Where links differ a plan may have several steps, if the
+//      topology's costs make that cheaper; each step obeys the same rule from the layout that the
+//      step before left.
+//   3. Each step starts from the `to` of the step before; the first starts from from(). The last
+//      ends in to(): the same layout, or a layout under which every device holds the same elements
+//      in the same order, perhaps under another shape() of as many elements (see PlanStep).
+//   4. Reductions precede moves where they shrink them. Terms are added in ascending position of
+//      their devices, which is ascending partial index. With ReductionOrder::kByHost the plan may
+//      add the sums of hosts, each of the host's own terms, in the order of the first term of each
+//      host.
 //
 // Plans are immutable values: cheap to copy, safe to read from any thread, with == and a hash that
 // is the same in every process.
@@ -52,8 +54,8 @@
 
 namespace tessera {
 
-// The most devices of a mesh that relayouts are planned for: in some plans the worst of all devices
-// is found by a look at each.
+// The most devices of a mesh for which relayouts are planned: some plans look at each device to
+// find the worst one.
 inline constexpr int64_t kMaxPlannedDevices = int64_t{1} << 24;
 
 // How to plan. Equal on all clients that run the plan.
@@ -76,27 +78,29 @@ class RelayoutPlan {
   // Bytes that the device at a position of to().mesh() receives, over all steps; 0 where there is
   // no such position.
   int64_t received_bytes(int64_t position) const;
-  // The most that any device of either mesh receives, over all steps. O(rank) where a device is
-  // found that receives as much as any can, O(devices) in few other plans: between meshes that
-  // differ, and where uneven dims take axes from each other. Computed once.
+  // The most bytes that any device of either mesh receives, over all steps. Mostly O(rank);
+  // O(devices) in plans between meshes that differ, and in plans where uneven dims take axes from
+  // each other. Computed once.
   int64_t max_received_bytes() const;
-  // No plan has max_received_bytes() below this. A reduction of n terms: 2(n-1)/n of the tensor to
-  // whole copies on n devices, n-1 times the size of a shard to shards. Costs as
-  // max_received_bytes() does.
+  // The least max_received_bytes() of any plan. A reduction of n terms must receive 2(n-1)/n of the
+  // tensor where n devices end with whole copies, and n-1 times the size of a shard where they end
+  // with shards. Takes as long as max_received_bytes().
   int64_t lower_bound_bytes() const;
-  // The most bytes that a device holds at once: source, target and, between two steps, what is in
-  // between. relayout() of a source that is kept holds less where the target shares its memory.
-  // O(devices) where the meshes begin with different devices. Computed once.
+  // The most bytes that a device holds at once: source, target and, between two steps, the
+  // intermediate tensor. relayout() of a source that is kept holds less where the target shares its
+  // memory. O(devices) where the meshes begin with different devices. Computed once.
   int64_t peak_bytes() const;
-  // The most bytes that a device holds during one of the steps(); 0 where there is no such step.
-  // It costs as peak_bytes() does.
+  // The most bytes that a device holds during a step of steps(); 0 where there is no such step.
+  // Takes as long as peak_bytes().
   int64_t step_peak_bytes(size_t step) const;
-  // The time of the steps by the costs of the topology that the plan was made for: a step takes the
-  // latency of the farthest link that it uses, and seconds for each byte that the worst placed
-  // device receives (see Topology). Local copies and the arithmetic of reductions count nothing.
-  // Where terms could be added by host and the order shows in the bits (see ReductionOrder), links
-  // within a process count as those of its host, and senders are chosen so. In a reduction among
-  // many devices that are listed one by one all links may count as between hosts.
+  // The time of the steps by the costs of the topology that the plan was made for.
+  // - A step takes the latency of the farthest link that it uses, and seconds for each byte that
+  //   the worst placed device receives (see Topology). Local copies and the arithmetic of
+  //   reductions take no time.
+  // - Where terms could be added by host and the order shows in the bits (see ReductionOrder), a
+  //   link within a process counts as a link of the host, and senders are chosen accordingly.
+  // - In a reduction among more than 256 devices that are listed individually, all links count as
+  //   links between hosts.
   absl::Duration predicted_time() const;
   absl::Duration step_predicted_time(size_t step) const;
   // The plans that were compared, the chosen one among them, in an order that is the same on every
@@ -110,7 +114,7 @@ class RelayoutPlan {
   std::string to_string() const;
 
   // Covers the relayout, the steps, and the topology. Equal in every process: clients compare it to
-  // see that they mean the same relayout.
+  // check that they run the same relayout.
   uint64_t hash() const;
   friend bool operator==(const RelayoutPlan& a, const RelayoutPlan& b);
   template <typename H>
@@ -121,7 +125,7 @@ class RelayoutPlan {
     return out << plan.to_string();
   }
 
-  // A value, of which a move is a copy.
+  // A value: a move is a copy.
   RelayoutPlan(const RelayoutPlan&) = default;
   RelayoutPlan& operator=(const RelayoutPlan&) = default;
 
@@ -139,13 +143,16 @@ class RelayoutPlan {
 // the tensor under [x, -] has 2; relayout keeps the rank".
 Status check_ranks(const Layout& from, const Layout& to);
 
-// Plans the relayout of a tensor of `shape`. Pure, and the same on every client. InvalidArgument
-// for the error that `to` carries, ranks that differ, a bad shape, and a reduction that the dtype
-// does not have: avg of integers; any but min and max of bool. InvalidArgument for a device that
-// the topology does not list, and for a mesh of more than kMaxPlannedDevices, too.
-// ResourceExhausted names the need, the cap and the least feasible cap. Moves pull boxes to where
-// they belong, with no staging: source and target together are the least that a move can need, and
-// plans of one batch need no more; batches are not cut into chunks.
+// Plans the relayout of a tensor of `shape`. Pure, and the same on every client. Moves pull boxes
+// to their places without staging: a plan of one batch needs only the memory of source and target,
+// the least that a move can need. Batches are not cut into chunks. Errors:
+// - the error that `to` carries;
+// - InvalidArgument for ranks that differ, a bad shape, and a reduction that the dtype does not
+//   have: avg of integers; any but min and max of bool;
+// - InvalidArgument for a device that the topology does not list, and for a mesh of more than
+//   kMaxPlannedDevices;
+// - ResourceExhausted where no plan keeps the cap; it names the need, the cap and the least
+//   feasible cap.
 StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to, const Shape& shape,
                                      DType dtype, const PlanOptions& options = {});
 

@@ -182,7 +182,7 @@ Layout PlanCandidates::cleared(const Layout& sums) const {
   return with_kept(dims);
 }
 
-// The parts of a host are comparable with what the layouts do to the axes, and there is a dim.
+// Whether sub-axes within hosts can be compared with the axes of the layouts, and there is a dim.
 bool PlanCandidates::may_add_by_host() const {
   return options_.hosts.has_value() && from_.rank() > 0 && cuts_.all_aligned();
 }
@@ -213,14 +213,15 @@ int64_t PlanCandidates::num_placed_by_host() const {
   return start_by_host(first, first.not_placed()).num_placed;
 }
 
-// Whether bytes over links cost more than bytes of the own memory. They do not where devices map
-// each other's memory: there a second pass over the tensor costs what the first one saves.
+// Whether a byte over a link costs more than a byte of the own memory. It does not where devices
+// map each other's memory: a second pass over the tensor then costs as much as the first one saves.
 bool PlanCandidates::links_are_expensive() const {
   const std::optional<LinkClass> link = tensor_.topology.only_link();
   return !link.has_value() || *link == LinkClass::kNetwork;
 }
 
-// By a reduce-scatter with what is left behind each of the dims for which it makes a difference.
+// Adds candidates that reduce-scatter, with the rest (`left`) behind each of the dims for which
+// that makes a difference.
 void PlanCandidates::add_scatters(const SubAxes& left, std::vector<Steps>& candidates) const {
   if (left.empty()) {
     candidates.push_back(by_scatter(left, 0));
@@ -290,7 +291,7 @@ int64_t PlanCandidates::first_bytes(const Layout& layout) const {
   return num_bytes(layout.box(tensor_.shape, 0).sizes, tensor_.dtype);
 }
 
-// Slices to what the goal needs of each term, adds them everywhere, moves the sum.
+// Slices to the part of each term that the goal needs, adds the parts everywhere, moves the sum.
 Steps PlanCandidates::by_all_reduce() const {
   const Layout finer = with_terms(refined_);
   const bool cuts_nothing = equivalent(finer, from_, tensor_.shape);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PlanCandidates: the lists of steps that lead a tensor, first its terms and then its value, to
-// where a plan wants it, and the choice among them. Internal to relayout/.
+// PlanCandidates: the lists of steps that lead a tensor, first its terms and then its value, to the
+// goal of a plan, and the choice among them. Internal to relayout/.
 //
 //   [-] sum{x} -> [-] on {x=4, z=2}, S bytes: candidates                received      steps
 //
 //     all-reduce along x, by each copy of the terms (z)                   1.5 S           1
 //     reduce-scatter along x to parts for x and z, all-gather them       1.25 S           2
 //
-// Where devices of several hosts hold terms, by host too: a reduce-scatter along the sub-axes of
-// the reduced axes that stay within hosts (host_axes.h), then any reduction of the rest. All under
-// a view of the shape with a dim for each place (factored_view.h), where that lets more sub-axes go
-// where the goal wants them at once.
+// Where devices of several hosts hold terms, there are also candidates by host: a reduce-scatter
+// along the sub-axes of the reduced axes that stay within hosts (host_axes.h), then any reduction
+// of the rest. Each candidate is made under a view of the shape with a dim for each place
+// (factored_view.h), where that view puts more sub-axes at their goal at once.
 //
-// All candidates are built, and the fastest that keeps the cap is taken. Without reductions there
-// is one: a move in the batches that the scheduler finds cheapest.
+// All candidates are built, and the fastest that keeps the cap is chosen. Without reductions there
+// is one candidate: a move in the batches that the scheduler finds cheapest.
 #ifndef TESSERA_RELAYOUT_PLAN_CANDIDATES_H_
 #define TESSERA_RELAYOUT_PLAN_CANDIDATES_H_
 
@@ -55,7 +55,7 @@ struct Choice {
 // Limits of the candidates.
 struct CandidateOptions {
   std::optional<int64_t> memory_cap_bytes = {};
-  // Where each host's terms may be added first: the partial axes that are reduced, by host.
+  // The partial axes that are reduced, by host, where each host's terms may be added first.
   std::optional<HostAxes> hosts = {};
 };
 
@@ -65,20 +65,21 @@ class PlanCandidates {
   PlanCandidates(const Layout& from, const Layout& goal, const Partials& partials,
                  const Tensor& tensor, const CandidateOptions& options);
 
-  // The steps from `from` to `goal`. Among candidates that reduce it chooses one within the cap, if
-  // there is any; of these the fastest, by what some of the devices of a large mesh receive.
+  // The steps from `from` to `goal`. Among candidates that reduce it chooses the fastest within the
+  // cap, or the first candidate if none is within it. In a large mesh the times of candidates come
+  // from a sample of the devices.
   Choice choose() const;
 
  private:
-  // Where a reduction among the devices of each host leads.
+  // The result of a reduction among the devices of each host.
   struct HostStart {
     Layout sums;
-    std::optional<Layout> cleared;  // Where that places more parts.
+    std::optional<Layout> cleared;  // under the view, where that places more parts
     int64_t num_placed;             // In both reductions.
   };
 
-  // For a second reduction: from another layout, or over other partial axes, to the same goal.
-  // These arguments must outlive it, and so must those of `before`.
+  // For a second reduction: from another layout, or over other partial axes, to the same goal. The
+  // arguments, and the arguments of `before`, must outlive this object.
   PlanCandidates(const PlanCandidates& before, const Layout& from, const Partials& partials);
   std::vector<Steps> flat() const;
   std::vector<Steps> by_host() const;
@@ -109,13 +110,14 @@ class PlanCandidates {
   Layout with_kept(const std::vector<SubAxes>& dims) const;
   Layout arrived(const Layout& layout) const;
 
-  const Layout& source_;  // The layout that the devices hold all the time.
+  const Layout& source_;  // the layout that the devices hold all the time
   const Layout& from_;
   const Layout& goal_;
   const Partials& partials_;
   const Tensor& tensor_;
   const CandidateOptions& options_;
-  // Borders of the layouts, and of what is reduced: those of hosts may be in the midst of an axis.
+  // Borders of the layouts and of the reduced axes. Borders of hosts may be in the middle of an
+  // axis.
   const Cuts cuts_;
   // The dims of `from`, each split further as the goal has it, as far as the axes for that are
   // free: replicated, or being reduced.

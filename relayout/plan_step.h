@@ -29,9 +29,9 @@ struct PlanStepRep;
 struct PlanStepAccess;
 }  // namespace internal
 
-// One step of a plan: collective over the groups of its devices. Devices are given by id; a device
-// that neither layout knows has no rows, receives nothing and is alone. Immutable, cheap to copy,
-// safe to read from any thread.
+// One step of a plan: a collective over the groups of its devices. Devices are given by id. A
+// device in neither layout has no rows, receives nothing and is alone in its group. Immutable,
+// cheap to copy, safe to read from any thread.
 class PlanStep {
  public:
   StepKind kind() const;
@@ -45,20 +45,20 @@ class PlanStep {
   // steps may hold strided blocks of the tensor. A device's buffer is the same under both.
   const Shape& shape() const;
   DType dtype() const;
-  // The mesh axes along which something happens, in mesh order, sub-axes as "x:(2)2"; empty where
-  // the meshes differ.
+  // The mesh axes along which the step moves or reduces, in mesh order, sub-axes as "x:(2)2"; empty
+  // where the meshes differ.
   absl::Span<const std::string> axes() const;
   // The most devices that one group can have: the product of the sizes of axes(), or all devices
   // where the meshes differ (O(devices)).
   int64_t group_size() const;
-  // The reduction of kReduceScatter and kAllReduce, and the one whose identity fills kExpand;
-  // nothing of other steps. kAvg is the sum of the terms divided once by their number.
+  // The reduction of kReduceScatter and kAllReduce, and the reduction whose identity fills kExpand;
+  // nothing for other steps. kAvg is the sum of the terms divided once by their number.
   std::optional<ReduceOp> op() const;
 
   // The boxes of a device before and after; nothing where it does not belong to that mesh.
   std::optional<Box> old_box(int device_id) const;
   std::optional<Box> new_box(int device_id) const;
-  // How many elements these are; 0 where there is no box.
+  // The numbers of elements of these boxes; 0 where there is no box.
   int64_t old_elements(int device_id) const;
   int64_t new_elements(int device_id) const;
 
@@ -66,16 +66,16 @@ class PlanStep {
   // order of their sources' boxes. kExpand: at most one, from the device itself; what it does not
   // cover is the identity of op(). Reductions: none.
   std::vector<Pull> pulls(int device_id) const;
-  // True: pulls() is one list for all devices of a group. False of moves where that is not known.
+  // True: pulls() is one list for all devices of a group. False for moves where that is not known.
   bool has_common_pulls() const;
   // Reductions: the devices whose terms the new value of this device adds, in the order of
   // addition (itself included), equal on all devices of the group. Each holds its old_box(), which
   // contains the new_box() of this one. Empty where the new box is. Others: none.
   std::vector<int> terms(int device_id) const;
-  // The devices that run this step together with this one, itself included, ascending by position
-  // (in from().mesh(), then those of to().mesh() alone): the same list on all of them. Where
-  // nothing is remote for the device, it is alone. Moves: the connected component; devices of
-  // different components never wait for each other.
+  // The devices that run this step together with this device, itself included: the same list on all
+  // of them. Ascending by position in from().mesh(), then by position in to().mesh() for devices
+  // that only to() has. A device that exchanges nothing is alone. For moves it is the connected
+  // component; devices of different components never wait for each other.
   std::vector<int> group(int device_id) const;
 
   // Bytes that the device must get from others, and give to others. An all-reduce counts as a
@@ -86,7 +86,7 @@ class PlanStep {
   // "all_to_all{x} [x, -] -> [-, x]".
   std::string to_string() const;
 
-  // A value, of which a move is a copy.
+  // A value: a move is a copy.
   PlanStep(const PlanStep&) = default;
   PlanStep& operator=(const PlanStep&) = default;
 

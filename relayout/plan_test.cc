@@ -292,7 +292,7 @@ TEST(RelayoutPlanTest, LowerBoundOfReductionsOnOtherDevices) {
   EXPECT_EQ(plan.lower_bound_bytes(), (10 + 10 + 10) / 5);
 }
 
-// Source and target, and between two steps what is in between.
+// Source and target, and between two steps the intermediate tensor.
 TEST(RelayoutPlanTest, PeakCountsWhatIsHeldAtOnce) {
   EXPECT_EQ(plan_of("{x=2}", "[x]", "[x]", {8}, DType::kInt8).peak_bytes(), 4);
   EXPECT_EQ(plan_of("{x=2}", "[x]", "[-]", {8}, DType::kInt8).peak_bytes(), 12);

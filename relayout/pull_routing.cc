@@ -145,7 +145,7 @@ int64_t PullRouting::sent_elements(int device_id) const {
 
 bool PullRouting::any_remote() const {
   if (num_elements(to_.shape()) == 0) return false;
-  // Where anything is remote it mostly is for one of these.
+  // If any element is remote, mostly one of these devices pulls it.
   constexpr int64_t kLookedAtFirst = 128;
   for (int64_t position : to_.spread_positions(kLookedAtFirst)) {
     if (received_at(position) > 0) return true;

@@ -3,16 +3,18 @@
 // PullRouting: which boxes each device pulls from which holder in a move, one batch that takes a
 // tensor from one layout to another. Internal to relayout/.
 //
-// The old layout cuts the index space into cells. A new box meets some of them; the cell that the
-// device holds itself is local, each other cell is pulled from one of its holders. Hence each
+// The old layout cuts the index space into cells. A new box meets some of them. The cell that the
+// device holds itself is local; each other cell is pulled from a device that holds it. Hence each
 // missing element is received once, and the bytes are the lower bound.
 //
-// Which holder, where there are several: on one mesh where the mesh axes that the new layout adds
-// only cut old boxes further, the holder with the device's own coordinates along them, which
-// spreads the load evenly and keeps the groups small. It is also the nearest: it differs from the
-// device only in what must differ. Otherwise the requests for a cell are numbered and dealt in turn
-// to its nearest holders (same process, then same host). Among more than 64 holders that are not
-// told apart by digits of one mesh, the nearest of the next 64 in turn.
+// The choice among several holders of a cell:
+// - On one mesh, where the axes that the new layout adds only cut old boxes further: the holder
+//   with the device's own coordinates along them. This spreads the load evenly, keeps the groups
+//   small, and is the nearest holder: it differs from the device only in axes that must differ.
+// - Otherwise the requests for a cell are numbered and dealt in turn to its nearest holders (same
+//   process, then same host).
+// - Among more than 64 holders that no digits of one mesh tell apart: the nearest of the next 64 in
+//   turn.
 #ifndef TESSERA_RELAYOUT_PULL_ROUTING_H_
 #define TESSERA_RELAYOUT_PULL_ROUTING_H_
 
@@ -50,26 +52,27 @@ class PullRouting {
   // (in the old mesh, then in the new one alone). O(devices * cells a device meets).
   std::vector<std::vector<int>> components() const;
 
-  // Whether the holder that a device pulls a cell from is the one with its own coordinates in all
-  // that the cell leaves open.
+  // Whether a device pulls a cell from the holder with its own coordinates in all axes that the
+  // cell leaves open.
   bool pulls_by_own_coordinates() const { return own_coordinates_; }
 
   const ShardGrid& from() const { return from_; }
   const ShardGrid& to() const { return to_; }
 
  private:
-  // One cell of the new layout asking for one of the old.
+  // A cell of the new layout that requests a cell of the old layout.
   struct Request {
     const Cell& old_cell;
     const Cell& new_cell;
-    int64_t new_position;  // Position of the device that asks.
+    int64_t new_position;  // position of the requesting device
   };
   struct Turn {
     int64_t number;
     int64_t count;
   };
 
-  // Calls fn(old cell, source, what it has of the new box) for each pull of the device.
+  // Calls fn(old cell, source, common part of the old cell and the new box) for each pull of the
+  // device.
   void for_each_pull(int device_id,
                      absl::FunctionRef<void(const Cell&, int source, const Box&)> fn) const;
   void classify_digits();
@@ -88,9 +91,9 @@ class PullRouting {
   ShardGrid to_;
   Topology topology_;
   bool same_mesh_;
-  bool own_coordinates_ = false;  // The holder has the coordinates of the device that asks.
-  Digits old_replicas_;           // Tell the holders of one old cell apart,
-  Digits new_replicas_;           // and those of one new cell,
+  bool own_coordinates_ = false;  // the holder has the coordinates of the requesting device
+  Digits old_replicas_;           // tell the holders of one old cell apart
+  Digits new_replicas_;           // tell the holders of one new cell apart
   // The link of each of old_replicas_, where the topology is not flat and its blocks are digits of
   // the mesh.
   std::vector<LinkClass> replica_links_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A sample of what tools/soak runs for hours: relayouts of small meshes in full, every so many of
-// all there are, and random ones of large meshes that are only planned.
+// A sample of the relayouts that tools/soak runs for hours: every n-th relayout of small meshes,
+// run in full, and random relayouts of large meshes that are only planned.
 #include <algorithm>
 #include <cstdint>
 #include <iostream>

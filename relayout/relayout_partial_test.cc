@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Relayouts by their steps, and those with partials by their values: the tables of facts.
+// Relayouts, checked by their steps, and with partials by their values: the tables of facts.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -266,7 +266,7 @@ TEST(ReductionsAgainstTheBoundTest, AreAsDocumented) {
   }
 }
 
-// What a user sees in tools/plan: nothing that was rejected takes less time.
+// The alternatives that tools/plan shows: no rejected plan takes less time.
 TEST(WaysToReduceTest, TheFastestIsChosen) {
   const LinkCosts costs{{0, 1e-12}, {1e-9, 1e-10}, {2e-9, 1e-9}};
   const PlanOptions options[] = {

@@ -13,8 +13,8 @@
 namespace tessera::internal {
 namespace {
 
-// Sums in another order differ in the last digits: what is not cheaper by more than this is equal,
-// and the schedule with fewer batches is taken.
+// Sums in another order differ in the last digits. A schedule that is not cheaper by more than this
+// counts as equal, and the schedule with fewer batches is chosen.
 constexpr double kEqualCost = 1e-9;
 
 bool clearly_less(double a, double b) { return a < b * (1 - kEqualCost); }
@@ -185,7 +185,8 @@ std::optional<Schedule> Scheduler::cheapest(std::optional<int64_t> memory_cap_by
   std::vector<Best> best(num_sets);
   best[0] = {0, 0, 0};
   for (size_t done = 1; done < num_sets; ++done) {
-    // All subsets, the largest first, so that of equals the one with fewer batches is found first.
+    // All subsets, the largest first: among equal schedules the one with fewer batches is found
+    // first.
     for (size_t last = done; last != 0; last = (last - 1) & done) {
       const size_t before = done ^ last;
       const int64_t source = before == 0 ? 0 : sizes_.first_bytes;

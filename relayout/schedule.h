@@ -11,8 +11,8 @@
 //
 //   latency(farthest link of T) + sum over link classes of bytes(class) * seconds_per_byte(class)
 //
-// bytes(class) being what the worst placed device receives from its nearest holders over links of
-// that class. Local copies cost nothing.
+// where bytes(class) counts the bytes that the worst placed device receives from its nearest
+// holders over links of that class. Local copies cost nothing.
 //
 // The claim: the least such time over all schedules that move the components in ordered batches,
 // each by one direct exchange, and keep their peak within the cap. Where all links are of one class
@@ -33,13 +33,13 @@ namespace tessera::internal {
 // Bit i stands for component i.
 using Batch = uint64_t;
 
-// The bytes that the worst placed device receives in a batch, by the link they come over.
+// The bytes that the worst placed device receives in a batch, by link class.
 struct Traffic {
   int64_t bytes[kNumLinkClasses] = {0, 0, 0};
 
   int64_t total() const { return bytes[0] + bytes[1] + bytes[2]; }
 };
-// No bytes take no time.
+// Zero bytes take no time.
 double seconds_of(const Traffic& traffic, const LinkCosts& costs);
 
 struct Schedule {
@@ -51,13 +51,13 @@ struct Schedule {
 
 class Scheduler {
  public:
-  // More components than this are fused into as many groups: those with like links and growth go
-  // together. 3^m - 2^m transitions: 58,025 for 10.
+  // Where there are more components they are fused into this many groups; components with like
+  // links and growth share a group. 3^m - 2^m transitions: 58,025 for 10.
   static constexpr int kMaxGroups = 10;
 
   struct Sizes {
     int64_t first_bytes;   // A device's bytes before the first batch.
-    int64_t beside_bytes;  // A device's other bytes, all the time: the source, if that is another.
+    int64_t beside_bytes;  // a device's other bytes, all the time: the source, if another tensor
   };
   // Requires sizes that every component's growth divides.
   Scheduler(const std::vector<Component>& components, Sizes sizes, const LinkCosts& costs);
@@ -67,8 +67,8 @@ class Scheduler {
   Schedule evaluate(const std::vector<Batch>& batches) const;
   Schedule direct() const;
   Traffic direct_traffic() const;
-  // The cheapest schedule whose peak is at most the cap, if there is one; of equally cheap ones one
-  // with the fewest batches. O(3^min(components, kMaxGroups)).
+  // The cheapest schedule whose peak is at most the cap, if there is one; among equally cheap
+  // schedules one with the fewest batches. O(3^min(components, kMaxGroups)).
   std::optional<Schedule> cheapest(std::optional<int64_t> memory_cap_bytes) const;
   // A batch for each reach at which components differ, the farthest links first; and the reverse.
   Schedule far_links_first() const;
@@ -83,7 +83,7 @@ class Scheduler {
 
     void join(const Effect& other);
   };
-  // How far the farthest bytes of a component come, 0 for none.
+  // The link class of the farthest bytes of a component, 0 for none.
   static int reach_of(const Effect& effect);
   Effect effect_of(Batch batch) const;
   int64_t bytes_after(const Effect& done) const;

@@ -298,7 +298,7 @@ TEST(SendersTest, NearestThenLeastLoaded) {
     LinkClass farthest;
     int64_t most_sent;
   } rows[] = {
-      // Each of the new devices 2, 3 asks one of the two holders on its host.
+      // Each of the new devices 2, 3 pulls from one of the two holders on its host.
       {"other_devices", "{x=2}", "[-]", "{x=2} on 2,3", "[-]", 6, LinkClass::kHost, 6},
       // Holders on both hosts: 4 and 6 ask 5 and 7, in their processes.
       {"same_process", "{x=4} on 1,3,5,7", "[-]", "{x=2} on 4,6", "[-]", 6, LinkClass::kProcess, 6},

@@ -101,8 +101,8 @@ void ShardGrid::for_each_cell(
   std::vector<std::vector<Piece>> pieces(rank);
   for (int dim = 0; dim < rank; ++dim) {
     const int64_t part_end = part.offsets[dim] + part.sizes[dim];
-    // From the shard of one element to that of the first element after it: this steps over empty
-    // shards, however many there are.
+    // Goes from the shard of an element to the shard of the first element after it, and so steps
+    // over empty shards, however many there are.
     for (int64_t first = part.offsets[dim]; first < part_end;) {
       const int64_t shard = shard_of(dim, first);
       const int64_t shard_end = shard_interval(shape_[dim], layout_.num_shards(dim), shard).second;

@@ -42,17 +42,18 @@ class ShardGrid {
   Cell cell(int64_t position) const;
   Box cell_box(const Cell& cell) const;
   bool holds(int64_t position, const Cell& cell) const;
-  // {first, end} of what the device at a position holds of a dim.
+  // The interval {first, end} of a dim that the device at a position holds.
   std::pair<int64_t, int64_t> interval(int dim, int64_t position) const;
   // How many elements the device at a position holds. Allocates nothing.
   int64_t elements(int64_t position) const;
-  // The part of a position that says which cell its device holds: positions of one cell have it in
-  // common.
+  // The part of a position that determines the cell of its device: it is equal for positions of one
+  // cell.
   int64_t cell_offset(const Cell& cell) const;
 
-  // All positions where there are at most `most`, else that many: half of them evenly spread over
-  // the mesh, half of them holding elements evenly spread over the tensor, of which a mesh larger
-  // than its tensor has few. Equal in every process; some may come twice.
+  // All positions where there are at most `most`; else `most` positions. Half of these are evenly
+  // spread over the mesh. The others hold elements evenly spread over the tensor, because in a mesh
+  // larger than its tensor few devices hold any. Equal in every process; a position may be listed
+  // twice.
   std::vector<int64_t> spread_positions(int64_t most) const;
   // The number of the shard of a dim that an element belongs to. Requires 0 <= element < size.
   int64_t shard_of(int dim, int64_t element) const;

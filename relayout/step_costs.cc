@@ -156,7 +156,8 @@ void for_each_that_may_hold_most(const Mesh& a, const Mesh& b, Fn fn) {
   }
 }
 
-// Bytes that a device holds while step `i` runs: the source, the target, and what is in between.
+// Bytes that a device holds while step `i` runs: the source, the target, and the intermediate
+// tensor.
 __int128 held_during(absl::Span<const PlanStep> steps, size_t i, int device_id) {
   __int128 held = steps[0].old_elements(device_id);
   held += steps[i].new_elements(device_id);

@@ -15,20 +15,22 @@
 
 namespace tessera::internal {
 
-// How many devices a question about the worst of them asks: every one, or as many as it takes to
+// The number of devices that a question about the worst device looks at: all devices, or enough to
 // compare two plans (ShardGrid::spread_positions).
 inline constexpr int64_t kEveryDevice = std::numeric_limits<int64_t>::max();
 inline constexpr int64_t kComparedDevices = 128;
 
-// The bytes received by the device whose transfers take longest, by link class. Exact where all
-// links are of one class, in moves that have a FactoredView, in reductions along axes that
-// processes and hosts cut at digits, and on at most 256 devices; else all bytes count as the
-// farthest link's.
+// The bytes received by the device whose transfers take longest, by link class. Exact in these
+// cases, otherwise all bytes count as bytes of the farthest link:
+// - all links are of one class;
+// - moves that have a FactoredView;
+// - reductions along axes that processes and hosts cut at digits;
+// - at most 256 devices.
 Traffic traffic_of(const PlanStep& step, int64_t most_devices = kEveryDevice);
 
 // The bytes that a device receives over all steps.
 int64_t received_bytes(absl::Span<const PlanStep> steps, int device_id);
-// The most that any device does. See most_received.h for the cost.
+// The most bytes that any device receives. See most_received.h for the cost.
 int64_t max_received_bytes(absl::Span<const PlanStep> steps);
 // See RelayoutPlan::peak_bytes(). 0 where there are no steps.
 int64_t peak_bytes(absl::Span<const PlanStep> steps);

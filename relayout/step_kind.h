@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-// Moves (the first five) say by pulls() where each element of a new box comes from; reductions by
-// terms() whose terms it adds; expansions are local.
+// For moves (the first five) pulls() says where each element of a new box comes from. For
+// reductions terms() says whose terms are added. Expansions are local.
 enum class StepKind : uint8_t {
   kSlice,          // nothing is remote: each device copies a part of its own box
   kAllGather,      // each device of a group ends with the boxes of all of it

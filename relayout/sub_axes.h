@@ -9,7 +9,7 @@
 //     x:(2)2  {size 2, weight 3}   digit 0
 //
 // Two layouts on one mesh may cut the same axis into parts of different sizes. Cuts (below) cuts
-// both at every border that one of them has: both are then lists of the same atoms, and "does this
+// both layouts at the borders of either: both are then lists of the same atoms, and "does this
 // gather the minor axes" is a comparison of two lists. An axis is not aligned where its borders are
 // no divisor chain (thirds against halves of an axis of 6); its parts then stay whole.
 #ifndef TESSERA_RELAYOUT_SUB_AXES_H_

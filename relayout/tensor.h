@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tensor: what is moved by the steps of a plan, and between which devices. Internal to relayout/.
+// Tensor: the tensor that the steps of a plan move, and its devices' links. Internal to relayout/.
 #ifndef TESSERA_RELAYOUT_TENSOR_H_
 #define TESSERA_RELAYOUT_TENSOR_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Topology: the links between the devices of a job, and what they cost.
+// Topology: the links between the devices of a job, and their costs.
 //
 //   uniform(2, 4, costs)                  8 devices, 2 per process, 4 per host
 //
@@ -10,9 +10,9 @@
 //
 //     link(0, 1) = process     link(0, 3) = host     link(0, 4) = network
 //
-// A message of n bytes over a link of class c is taken to cost cost(c).latency_s +
-// n * cost(c).seconds_per_byte, the alpha-beta model. Plans choose their schedules and senders by
-// it; it never changes what a relayout means.
+// A message of n bytes over a link of class c is assumed to cost cost(c).latency_s + n *
+// cost(c).seconds_per_byte, the alpha-beta model. Plans choose their schedules and senders by these
+// costs; the costs never change the result of a relayout.
 //
 // Invariants (checked by the factories):
 //   1. a process is on one host;
@@ -20,7 +20,7 @@
 //
 // A Topology is a value: immutable, cheap to copy, compared by content, with a hash that is the
 // same in every process; safe to read from any thread. Clients that plan together must have equal
-// ones.
+// topologies.
 #ifndef TESSERA_RELAYOUT_TOPOLOGY_H_
 #define TESSERA_RELAYOUT_TOPOLOGY_H_
 
@@ -58,7 +58,7 @@ struct LinkCost {
   }
 };
 
-// One cost a class. The defaults are round numbers of machines with CPU devices and a 10 Gbit/s
+// One cost per class. The defaults are round numbers of machines with CPU devices and a 10 Gbit/s
 // network; measured ones replace them.
 struct LinkCosts {
   LinkCost process = {2e-6, 1 / 10e9};
@@ -89,12 +89,13 @@ class Topology {
   LinkClass link(int device_a, int device_b) const;
   // A number that is equal for devices of one host, and differs between hosts.
   int64_t host(int device_id) const;
-  // Keeps the hosts, with one process per device: equal for equal hosts, however they are
-  // written down. Hosts that are blocks of one size become uniform(), which knows all devices.
+  // Keeps the hosts, with one process per device: equal for equal hosts, however they are written
+  // down. Where hosts are blocks of one size the result is a uniform() topology, which covers every
+  // device id.
   Topology without_processes() const;
   LinkCost cost(LinkClass link) const;
   const LinkCosts& costs() const;
-  // The number of devices listed; nothing for uniform(), which knows them all.
+  // The number of devices listed; nothing for uniform(), which covers every device id.
   std::optional<int64_t> num_devices() const;
   // The class of all links between two different devices, where there is only one: the topology is
   // flat. Only listed devices count, where devices are listed.
@@ -103,7 +104,7 @@ class Topology {
   // in such blocks (of_devices()). Each block starts at a multiple of its size.
   std::pair<int64_t, int64_t> block_sizes() const;
 
-  // A value, of which a move is a copy.
+  // A value: a move is a copy.
   Topology(const Topology&) = default;
   Topology& operator=(const Topology&) = default;
 

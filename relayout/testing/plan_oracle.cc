@@ -147,7 +147,7 @@ class StepRun {
     return buffer;
   }
 
-  // Checked for what is pulled; an all-reduce counts as its two phases, in plan_test.
+  // Checked for pulls; an all-reduce counts as its two phases, in plan_test.
   void check_bytes() {
     if (step_.kind() == StepKind::kAllReduce) return;
     for (int device : devices_of(step_.from(), step_.to())) {
@@ -212,7 +212,7 @@ const Layout& goal_of(const RelayoutPlan& plan) {
   return last.kind() == StepKind::kExpand ? last.from() : plan.to();
 }
 
-// What the devices hold and want of the values that a plan moves or reduces: an element and, where
+// The values that a plan moves or reduces, as the devices hold and want them: an element and, where
 // partial axes stay, the number of the term that stays, as the goal numbers them.
 class ValueCount {
  public:

@@ -17,7 +17,7 @@
 
 namespace tessera::testing {
 
-// What each device holds: the elements of its box, row-major.
+// The elements of the box of each device, row-major.
 using DeviceValues = std::map<int, std::vector<double>>;
 
 // Calls fn with the flat index, in a tensor of `shape`, of each element of `box`, row-major.
@@ -51,9 +51,9 @@ struct CheckResult {
 CheckResult check_relayout(const Layout& from, const Layout& to, const Shape& shape,
                            const PlanOptions& options = {});
 
-// Each device on a host of its own, and bytes are all that counts: here plans receive the fewest.
+// Each device on a host of its own, with a cost per byte only: here plans receive the fewest bytes.
 PlanOptions network_only_options();
-// Hosts of so many devices, each a process, and what comes from another host takes longest by far.
+// Hosts of so many devices, each a process; bytes from another host take the longest by far.
 PlanOptions hosts_of(int64_t devices);
 
 }  // namespace tessera::testing

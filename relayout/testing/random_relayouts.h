@@ -8,7 +8,7 @@
 //             on devices in another order
 //   shapes    even, uneven, dims of no and one element
 //
-// The same seed gives the same relayouts.
+// The sequence of relayouts is a function of the seed.
 #ifndef TESSERA_RELAYOUT_TESTING_RANDOM_RELAYOUTS_H_
 #define TESSERA_RELAYOUT_TESTING_RANDOM_RELAYOUTS_H_
 
@@ -49,10 +49,9 @@ class RandomRelayouts {
   std::mt19937_64 random_;
 };
 
-// What a plan must say of every device, looked at on a few of them: the steps lead from the old
-// layout to the new; the pulls of a move tile the new box, come from boxes that their sources hold,
-// and add up to the bytes. Returns the first broken promise, or "". Free of O(devices) where the
-// plan is.
+// Checks a plan by a few of its devices: the steps lead from the old layout to the new; the pulls
+// of a move tile the new box, come from boxes that their sources hold, and add up to the bytes.
+// Returns the first broken promise, or "". Takes O(devices) only where the plan does.
 std::string check_plan(const RelayoutPlan& plan, const std::vector<int64_t>& positions);
 
 }  // namespace tessera::testing

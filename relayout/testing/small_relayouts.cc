@@ -40,7 +40,7 @@ std::vector<std::vector<int64_t>> prime_orders(int64_t size) {
   return orders;
 }
 
-// Appends to each list of atoms those of one more axis, in each order of its primes.
+// Extends each list of atoms by the atoms of another axis, in each order of its primes.
 std::vector<std::vector<std::string>> with_axis(const std::vector<std::vector<std::string>>& lists,
                                                 const MeshAxis& axis) {
   std::vector<std::vector<std::string>> result;
@@ -101,8 +101,8 @@ class LayoutLister {
   std::vector<Layout> layouts_;
 };
 
-// What an allocator would see: the source stays, a step allocates what it makes, and what the step
-// before made is freed after it.
+// The peak that an allocator would measure: the source stays, a step allocates its result, and the
+// result of the step before is freed after it.
 int64_t high_water_bytes(const RelayoutPlan& plan) {
   std::set<int> devices;
   for (const Layout* layout : {&plan.from(), &plan.to()}) {

@@ -38,7 +38,7 @@ struct RelayoutCase {
 std::vector<Mesh> small_meshes(int max_axes, int64_t max_devices);
 
 // Every layout of that rank on the mesh, each once: each prime factor of each axis belongs to a dim
-// (at any place), is partial under one of `ops`, or is neither.
+// (at any place), is partial under an op of `ops`, or is neither.
 std::vector<Layout> every_layout(const Mesh& mesh, int rank, const std::vector<ReduceOp>& ops);
 
 class SmallRelayouts {
@@ -70,13 +70,12 @@ class SmallRelayouts {
 
 // Plans the relayout and the way back, and runs both on simulated devices. Returns the first broken
 // promise, or "":
-//   - everything that check_relayout() checks: the dense value, pulls, groups, the lower bound, and
-//     without partials the bytes of each device, which are the bytes that it lacks; reductions also
-//     with devices far apart, and with hosts of two devices;
-//   - plan.peak_bytes() is the high-water mark of an allocator that keeps the source, and between
-//     two steps what the devices hold;
-//   - the way back ends in what was there before: in every element without partials, else in the
-//     value.
+// - everything that check_relayout() checks: the dense value, pulls, groups, the lower bound, and
+//   without partials the bytes of each device, which are the bytes that it lacks; reductions also
+//   with devices far apart, and with hosts of two devices;
+// - plan.peak_bytes() is the high-water mark of an allocator that keeps the source and, between two
+//   steps, the tensors of the devices;
+// - the way back restores the source: every element without partials, else the value.
 std::string check_relayout_exhaustively(const RelayoutCase& relayout);
 
 }  // namespace tessera::testing
