@@ -84,8 +84,9 @@ void write_activity(DeviceActivity& slot, const Activity& activity, absl::string
   });
 }
 
-// The caller has just filled in the activity, field by field: to copy it as a whole now would wait
-// until the stores before it are through, among them those to lines that peers have read.
+// Writes the fields one by one. The caller has just filled in the activity field by field; a copy
+// of the whole object would wait until those stores, and stores to lines that peers have read, are
+// complete.
 void publish_activity(DeviceActivity& slot, Activity& activity, absl::string_view label) {
   activity.has_label = !label.empty();
   activity.since_ns = monotonic_ns();

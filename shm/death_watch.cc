@@ -67,7 +67,7 @@ void DeathWatch::run(std::vector<Watched> words) {
         return false;
       }
       if (is_dead) {
-        // The kernel has woken one of the watchers only.
+        // The kernel has woken a single watcher; this wakes the others.
         futex_wake_all(&word, FutexScope::kShared);
         on_death_(watched.index);
       }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which processes of this host have died, told by the kernel before it frees their memory.
+// Detects which processes of this host have died; the kernel says so before it frees their memory.
 //
 // Every client has a word in memory that all clients map. Invariant: while the process lives the
-// word holds the id of one of its threads; when that thread ends without having withdrawn it, the
-// kernel marks the word (FUTEX_OWNER_DIED) and wakes one of the watching threads, which wakes the
-// others. This is the robust futex of set_robust_list(2), without a lock. The hang-up of a socket
-// follows only after all memory is freed, some 70 ms for a GiB.
+// word holds the id of a thread of it. When that thread ends without having withdrawn the word, the
+// kernel marks the word (FUTEX_OWNER_DIED) and wakes a watching thread, which wakes the others.
+// This is the robust futex of set_robust_list(2), without a lock. The hang-up of a socket follows
+// only after all memory is freed, some 70 ms for a GiB.
 //
 // The kernel watches up to 127 words per thread; a watch over more has several threads.
 //
-// Where the kernel does not offer it (futex_waitv came with Linux 5.16, sandboxes may refuse it)
-// nothing is told, and the hang-ups remain.
+// Where the kernel does not offer futex_waitv (new in Linux 5.16; sandboxes may refuse it) the
+// watch reports no death, and only the hang-ups of sockets remain.
 #ifndef TESSERA_SHM_DEATH_WATCH_H_
 #define TESSERA_SHM_DEATH_WATCH_H_
 
@@ -33,8 +33,8 @@ namespace tessera::shm {
 // Zero: not alive yet, or withdrawn in order.
 using LifeWord = std::atomic<uint32_t>;
 
-// Keeps the word of a process. To be made and destroyed on the same thread, which uses no other
-// robust futexes in between and must not end before.
+// Maintains the word of a process. Must be constructed and destroyed on the same thread, which must
+// use no other robust futexes in between and must not end before.
 class LifeSign {
  public:
   explicit LifeSign(LifeWord& word);
@@ -55,9 +55,10 @@ class DeathWatch {
  public:
   static constexpr int kWordsPerThread = kMostFutexWords - 1;
 
-  // Calls `on_death` with the index of a word whose thread has died, once for each, on a thread of
-  // the watch, on several at once where there are more than kWordsPerThread. Null words are passed
-  // over. The words must outlive the watch. ResourceExhausted where a thread cannot be started.
+  // Calls `on_death` once for each word whose thread has died, with the index of the word, on a
+  // thread of the watch (several threads at once where there are more words than kWordsPerThread).
+  // Skips null words. The words must outlive the watch. ResourceExhausted where a thread cannot be
+  // started.
   static StatusOr<std::unique_ptr<DeathWatch>> create(std::vector<LifeWord*> words,
                                                       std::function<void(int index)> on_death);
   ~DeathWatch();

@@ -63,7 +63,7 @@ class DeathWatchTest : public ::testing::Test {
   std::vector<pid_t> children_;
 };
 
-// What a watch has told, and a way to wait for it.
+// Records the deaths that a watch reports, and waits for them.
 class Told {
  public:
   explicit Told(std::vector<LifeWord*> words)

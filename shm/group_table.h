@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GroupTable: the groups of one control region, which its clients find, share and give back.
+// GroupTable: the groups of one control region, which its clients find, share and release.
 //
 //   slots   in use: key, block | free | in use: key, block | ...
 //   units   1 1 1 1 0 0 1 1 1 ...      one bit for each 4 KiB of the region
 //   heap    block    |   | block   |
 //
-// A client that uses a group has a handle of its block. Blocks are few and are opened seldom, so
-// that one lock and a search through the slots are enough.
+// A client that uses a group has a handle of its block. Blocks are few and are seldom opened, so
+// one lock and a search through the slots are enough.
 //
 // Invariants:
 //   1. slots and units change under the lock of the region alone. It is robust: the client that
@@ -37,15 +37,15 @@
 
 namespace tessera::shm {
 
-// One device of a group, and where it lives.
+// A device of a group, and its client.
 struct GroupMember {
   int device_id = 0;
   int client_id = 0;
   int ordinal = 0;
 };
 
-// What a block has beside its members, as the group's user wants it. Clients that open one group
-// want the same.
+// The part of a block beside its members, which the group's user defines. Clients that open one
+// group must pass the same.
 struct BlockBody {
   uint64_t num_bytes = 0;
   // Copied into the block: at most GroupBlock::kLayoutBytes.
@@ -55,7 +55,7 @@ struct BlockBody {
   absl::FunctionRef<void(std::byte* body)> clear;
 };
 
-// Whether they live in more than one client.
+// Whether the members belong to more than one client.
 bool are_of_several_clients(absl::Span<const GroupMember> members);
 
 class GroupTable {
@@ -75,21 +75,23 @@ class GroupTable {
   // from `begin` on.
   static void initialize(std::byte* region, uint64_t begin);
 
-  // A handle of the group's block for this client, one of whose devices must be a member; makes the
-  // block if need be, with that body. `salt` tells groups of the same devices apart that serve
-  // different ends. ResourceExhausted where there is no room for it; Unavailable where another
-  // client keeps the lock for too long, with the loss of that client if it is known.
+  // Opens the group's block for this client and returns a handle; makes the block with that body if
+  // it does not exist. A device of this client must be a member. `salt` tells groups of the same
+  // devices apart that serve different purposes. ResourceExhausted where there is no room for the
+  // block; Unavailable where another client keeps the lock for too long, with the loss of that
+  // client if it is known.
   StatusOr<GroupBlock*> open(absl::Span<const GroupMember> members, uint64_t salt,
                              const BlockBody& body);
-  // Gives a handle back. Does nothing where the block is another generation's by now, for the
-  // client was taken for gone.
+  // Releases a handle. Does nothing where the block already has another generation, because this
+  // client was considered gone.
   void close(GroupBlock* block, uint64_t generation, absl::Span<const GroupMember> members);
 
-  // The block at that offset, null if it is not that generation's any more, or never was. A read of
-  // the block is valid only if the generation is the same afterwards.
+  // The block at that offset; null if it does not have that generation. A read of the block is
+  // valid only if the generation is the same afterwards.
   static GroupBlock* find(std::byte* region, uint64_t offset, uint64_t generation);
-  // Calls `use` while the block cannot be freed; false if it is not that generation's any more, or
-  // the lock cannot be had in kStoppedLimit: the caller may be a thread that others wait for.
+  // Calls `use` while the block cannot be freed. False if the block does not have that generation
+  // any more, or the lock cannot be acquired in kStoppedLimit: other clients may wait for the
+  // calling thread.
   bool with_block(GroupBlock* block, uint64_t generation, absl::FunctionRef<void()> use);
 
   // Blocks in use.
@@ -104,14 +106,14 @@ class GroupTable {
   // The functions below require the lock.
   GroupBlock* make(absl::Span<const GroupMember> members, uint64_t salt, const BlockBody& body,
                    uint64_t key);
-  // The first of so many free units in a row, 0 where there are none.
+  // The first of `count` consecutive free units, 0 where there are none.
   uint64_t find_units(uint64_t count) const;
   void mark_units(uint64_t first, uint64_t count, bool in_use);
   void free(GroupSlot& slot);
   // Null where there is no such block.
   GroupSlot* slot_of(const GroupBlock* block) const;
   bool is_in_use(const GroupBlock* block, uint64_t generation) const;
-  // Frees the blocks that no client holds. Whether there were any.
+  // Frees the blocks that no client holds. Returns whether there were any.
   bool free_unheld();
   enum class Keep { kForLateClients, kWhileHeld };
   bool is_needed(const GroupBlock& block, Keep keep) const;

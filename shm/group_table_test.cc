@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of groups in a control region: which clients share a block, when it is given back, and
-// what is left of a client that dies.
+// The table of groups in a control region: which clients share a block, when it is released, and
+// the repair after a client dies.
 #include "shm/group_table.h"
 
 #include <linux/futex.h>
@@ -98,7 +98,7 @@ constexpr GroupMember kPair[] = {{0, 0, 0}, {1, 1, 0}};
 // The groups that client 0 leads.
 class GroupTableTest : public ThreeClientsTest {
  protected:
-  // The group of clients 0 and 1, as one of them opens it.
+  // Opens the group of clients 0 and 1 as `client`.
   Handle open(int client, uint64_t salt = 0) {
     StatusOr<Handle> opened = Handle::open(*links_[client], kPair, salt);
     EXPECT_THAT(opened.status(), IsOk());
@@ -192,7 +192,7 @@ TEST_F(GroupTableTest, AClientWhoseProcessHasEndedHoldsNothing) {
   { const Handle of_0 = open(0); }
   EXPECT_EQ(num_blocks(), 1);
   auto& life = reinterpret_cast<ControlHeader*>(links_[0]->memory().control(1))->life;
-  // Declared lost, it may still run: it keeps what it has.
+  // A client that is declared lost may still run: it keeps its block.
   links_[0]->liveness().report_lost(1, absl::UnavailableError("client 1 does not answer"));
   { const Handle of_0 = open(0); }
   EXPECT_EQ(num_blocks(), 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostLink: one client's ties to the other clients of its host.
+// HostLink: the connections of a client to the other clients of its host.
 //
 // Each pair of clients shares a unix socket. Over it go the descriptors of the control region and
 // of every arena, so that each client maps the memory of all.
@@ -12,7 +12,7 @@
 // The parts have the contracts:
 //
 //   HostMembers   which clients are on this host
-//   OwnControl    what this client publishes in its control region
+//   OwnControl    the activities that this client publishes in its control region
 //   Liveness      which clients can still take part
 //   HostMemory    the memory of all clients of the host, mapped
 //   PeerSockets   the sockets, and the thread that serves them
@@ -42,7 +42,7 @@
 
 namespace tessera::shm {
 
-// A wait that is long: steps of a healthy job are shorter.
+// A long wait: steps of a healthy job are shorter.
 inline constexpr absl::Duration kLongWait = absl::Seconds(1);
 
 class HostLink {
@@ -61,15 +61,15 @@ class HostLink {
   const Liveness& liveness() const { return liveness_; }
   HostMemory& memory() { return memory_; }
   const HostMemory& memory() const { return memory_; }
-  // The groups that the client leads, as this one uses them.
+  // The groups that the client leads, for the use of this client.
   GroupTable groups_led_by(int client) const;
 
   // Says goodbye, so that the hang-up that follows is no loss.
   void leave();
   // Ends the threads and closes the sockets; memory stays mapped.
   void close();
-  // Whether the link is open, for handles of shared memory that outlive it: they give nothing back
-  // then. It is not closed while the mutex is held.
+  // Whether the link is open, for handles of shared memory that outlive the link: they release
+  // nothing once it is closed. The link is not closed while the mutex is held.
   struct Openness {
     std::mutex mutex;
     bool is_open = true;  // guarded by mutex
@@ -77,7 +77,7 @@ class HostLink {
   const std::shared_ptr<Openness>& openness() const { return openness_; }
 
   // Called by a member of a group of this host that has waited for kLongWait for others to arrive.
-  // Must not block. When this returns the former listener is not running.
+  // Must not block. When this returns the previous listener is not running.
   void set_long_wait_listener(std::function<void()> listener);
   void note_long_wait();
 

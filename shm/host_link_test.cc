@@ -31,7 +31,7 @@ using testing::StatusIs;
 
 class HostLinkTest : public ::testing::Test {
  protected:
-  // Connects all clients but those of `absent`.
+  // Connects all clients except the clients in `absent`.
   void connect(int num_clients, int absent = -1, absl::Duration timeout = absl::Seconds(10)) {
     if (job_ == nullptr) make_job(num_clients);
     links_.resize(num_clients);

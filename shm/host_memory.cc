@@ -127,7 +127,8 @@ std::shared_ptr<const void> HostMemory::keeper(const std::byte* memory) const {
 
 const HostMemory::Mapping* HostMemory::find_mapping(const std::byte* memory,
                                                     int64_t num_bytes) const {
-  // Mappings do not overlap: only the last one that begins at the memory or before can hold it.
+  // Mappings do not overlap, so the only candidate is the last mapping that begins at or before the
+  // memory.
   auto after = arenas_.upper_bound(memory);
   if (after == arenas_.begin()) return nullptr;
   const Mapping& mapping = std::prev(after)->second;

@@ -10,9 +10,9 @@
 // Invariants:
 //   1. a peer's memory stays mapped, and so readable without a fault, while this object exists,
 //      whether or not the peer lives;
-//   2. memory is mapped once it is known to have the size that was said, for good; addresses that
-//      other clients write are compared with what is mapped before they are used;
-//   3. what this process lacks, descriptors or address space, is its own ResourceExhausted and
+//   2. memory is mapped, for good, only after its size was compared with the announced size;
+//      addresses that other clients write are compared with the mapped memory before they are used;
+//   3. a lack of descriptors or address space in this process is its own ResourceExhausted and
 //      never the loss of another client.
 //
 // Thread-safe. The functions that map memory are called by one thread, which serves the sockets.
@@ -41,28 +41,30 @@ namespace tessera::shm {
 
 class HostMemory {
  public:
-  // Asks a client once more for one of its arenas. Must not block, nor call the HostMemory.
+  // Asks a client once more for an arena of its pool. Must not block, nor call the HostMemory.
   using AskForArena = std::function<void(int client, int arena)>;
 
   // All but the pool must outlive the object.
   HostMemory(const HostMembers& members, const Liveness& liveness, std::byte* own_control,
              std::shared_ptr<ArenaPool> pool, AskForArena ask);
 
-  // The control region of a client of the host, this one included; null of one of another host.
+  // The control region of a client of the host, this client included; null for a client of another
+  // host.
   std::byte* control(int client) const { return peers_[client].control; }
   // The region of `num_bytes` at an offset of a client's control region; null where either is out
   // of range. For words that another process has written.
   std::byte* find_in_control(uint64_t client, uint64_t offset, uint64_t num_bytes) const;
-  // The memory at an address that a client has published, null for kNull. Waits for the arena where
-  // it is still under way, and asks for it every second. The errors: the loss of the arena's
-  // client; ResourceExhausted where this process cannot map it; DeadlineExceeded; Internal for an
-  // address that does not exist, or that is a pointer.
+  // The memory at an address that a client has published, null for kNull. Waits for an arena that
+  // is still under way, and asks for it every second. Errors:
+  // - the loss of the arena's client;
+  // - ResourceExhausted where this process cannot map the arena;
+  // - DeadlineExceeded;
+  // - Internal for an address that does not exist, or that is a pointer.
   StatusOr<std::byte*> resolve(SharedAddress address, uint64_t num_bytes,
                                absl::Time deadline = absl::InfiniteFuture());
   // The inverse, for memory in an arena of any client.
   std::optional<SharedAddress> locate(const std::byte* memory, int64_t num_bytes) const;
-  // The owner of memory that resolve() has given: the pool, or the mapping of another client's
-  // arena.
+  // The owner of memory that resolve() has returned: the pool, or the mapping of another client's
   std::shared_ptr<const void> keeper(const std::byte* memory) const;
 
   // Maps the control region that a client sent with its hello. An error means that the client is
@@ -70,9 +72,9 @@ class HostMemory {
   Status map_control(int client, ReceivedMessage received);
   // Maps an arena that a client sent. Its failure is the error of resolve().
   void map_arena(int client, ReceivedMessage received);
-  // The client has answered that it has no such arena.
+  // Notes the client's answer that it has no such arena.
   void note_no_arena(int client, int arena);
-  // This client cannot be linked to the others: wait_for_controls() returns the error.
+  // Makes wait_for_controls() return the error: this client cannot be linked to the others.
   void fail(const Status& error);
   bool has_all_controls() const;
   // Waits for the control regions of all clients of the host. DeadlineExceeded names the clients
@@ -91,7 +93,7 @@ class HostMemory {
     std::byte* control = nullptr;  // not null: the client is ready
     std::optional<SharedMapping> control_memory;
     std::vector<PeerArena> arenas;
-    Status arena_error;  // of the last arena that came and could not be mapped
+    Status arena_error;  // of the last arena that arrived and could not be mapped
   };
   struct Mapping {
     int client;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What HostLink does with what other processes send and write, and where descriptors run out. A
-// RawPeer speaks the protocol of the sockets by hand.
+// The checks of HostLink on messages and words of other processes, and its behaviour where
+// descriptors run out. A RawPeer speaks the protocol of the sockets by hand.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -51,7 +51,7 @@ std::atomic<bool> has_steady_traffic{false};
 
 }  // namespace
 
-// These two stand for those of the C library.
+// These two functions replace the functions of the C library.
 extern "C" int epoll_wait(int epoll, epoll_event* events, int most, int timeout) {
   if (has_steady_traffic) timeout = 1;
   const auto count =
@@ -392,7 +392,7 @@ TEST_F(LinkChecksTest, NothingIsDroppedWhereThePeerIsSlow) {
   member.join();
   wait();
   ASSERT_THAT(result_, IsOk());
-  constexpr int kMessages = 3000;  // ten times what a socket takes
+  constexpr int kMessages = 3000;  // ten times the capacity of a socket
   for (int i = 0; i < kMessages; ++i) link_->leave();
   std::thread closing([&] { link_->close(); });
   for (int i = 0; i < kMessages; ++i) {

@@ -56,13 +56,13 @@ struct ReceivedMessage {
   // Not OK where a descriptor was sent that this process could not take.
   Status fd_error;
 };
-// Waits for a message; nullopt when the connection is over, or what comes is no message.
+// Waits for a message; nullopt when the connection is over, or the bytes are no message.
 std::optional<ReceivedMessage> receive_message(int socket);
 
 // The effective user of the process at the other end, where it is not this one's.
 std::optional<uid_t> other_user(int socket);
 
-// epoll_ctl(2) of a descriptor that is its own data; whether it worked.
+// Calls epoll_ctl(2) for a descriptor that is its own data. Returns whether it worked.
 bool watch_descriptor(int epoll, int operation, int fd, uint32_t events);
 
 }  // namespace tessera::shm

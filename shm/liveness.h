@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Liveness: which clients of the job can still take part, as this client knows it.
+// Liveness: which clients of the job can still take part, according to the reports of this client.
 //
 //   the kernel marks the client's life word   --+
 //   its socket hangs up                       --+-->  report_lost()  -->  waiters, the listener
@@ -39,12 +39,12 @@ class Liveness {
   Liveness(const HostMembers& members, std::function<void()> wake);
 
   // Watches the life words of the clients of this host, by client id; null for other clients. Must
-  // return before the questions below about processes are asked.
+  // return before has_died(), is_dead(), is_gone() and find_stopped() are called.
   Status watch(std::vector<LifeWord*> words);
   void stop_watching() { death_watch_.reset(); }
 
-  // Called from the thread that notices a loss, and at once for earlier losses. When this returns
-  // the former listener is not running and will not be called again.
+  // Sets the listener. It is called by the thread that notices a loss, and at once for earlier
+  // losses. When this returns the previous listener is not running and will not be called again.
   void set_lost_listener(LostListener listener);
   // Reports a loss that was noticed elsewhere (the coordinator's heartbeats), also of this client.
   void report_lost(int client, const Status& reason);
@@ -57,13 +57,14 @@ class Liveness {
 
   // OK while the client takes part; Internal for a number that is no client's.
   Status client_status(int client) const;
-  // Checked after arriving; a loss is recorded before arrivals are scanned. With seq_cst order one
-  // side sees the other.
+  // Members check this after they arrive; a loss is recorded before arrivals are scanned. With
+  // seq_cst order at least one of the two sides sees the other.
   bool any_lost() const { return num_lost_.load(std::memory_order_seq_cst) > 0; }
-  // Whether the client has said goodbye: its process may live on, and read what it was lent.
+  // Whether the client has said goodbye. Its process may live on, and read memory that was lent to
+  // it.
   bool has_left(int client) const;
-  // Whether the kernel has marked the client's process dead: it reads and writes no memory any
-  // more.
+  // Whether the kernel has marked the client's process dead: the process does not read or write
+  // memory any more.
   bool has_died(int client) const;
   // Whether the client is lost, or the kernel has marked it dead and the report is still under way.
   // The mark is visible before any client is told of the death.
@@ -86,7 +87,8 @@ class Liveness {
   std::vector<LifeWord*> words_;  // written by watch() alone
   std::unique_ptr<DeathWatch> death_watch_;
   std::atomic<int> num_lost_{0};
-  // Held while the listener is called, so that it can be taken away. Before mutex_ where both are.
+  // Held while the listener is called, so that it can be removed. Acquired before mutex_ where both
+  // are.
   std::mutex listener_mutex_;
   mutable std::mutex mutex_;  // guards the members below
   std::vector<Client> clients_;

@@ -9,8 +9,8 @@
 namespace tessera::shm {
 namespace {
 
-// Writes what the stream of one device runs into its slot of the control region. A task without a
-// label is a collective's, which says by itself what it is.
+// Writes the activity of a device's stream into its slot of the control region. A task without a
+// label belongs to a collective, which writes its activity itself.
 class Observer : public StreamObserver {
  public:
   explicit Observer(DeviceActivity& slot) : slot_(slot) {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OwnControl: the control region of this client (control.h), which its peers map too, and what the
-// client publishes there about its devices and its waiting threads.
+// OwnControl: the control region of this client (control.h), which its peers map too. The client
+// publishes there the activities of its devices and its waiting threads.
 //
 // Each slot has one writer at a time (activity.h); otherwise immutable once made.
 #ifndef TESSERA_SHM_OWN_CONTROL_H_
@@ -27,12 +27,12 @@ class OwnControl {
   int fd() const { return region_.fd(); }
   LifeWord& life() const { return reinterpret_cast<ControlHeader*>(data())->life; }
 
-  // Publishes what a device of this client is doing. A collective does so itself, in activity():
-  // its task has no label.
+  // Publishes the activity of a device of this client. A collective publishes its own, by
+  // activity(): its task has no label.
   StreamObserver* observer(int ordinal) const { return observers_[ordinal].get(); }
   DeviceActivity& activity(int ordinal) const { return *activities_[ordinal]; }
-  // Publishes what a thread of this client waits in, or that none waits any more: a call that no
-  // device executes. Called by one thread at a time.
+  // Publishes that a thread of this client waits in a call that no device executes, or that no
+  // thread waits any more. Called by one thread at a time.
   void publish_call(absl::string_view operation, bool is_waiting) const;
 
  private:

@@ -3,9 +3,9 @@
 // PeerSockets: the unix sockets between this client and the other clients of its host, and the
 // thread that serves them (the messages are in link_message.h).
 //
-// Sockets have abstract names, of no folder. The later client of each pair connects to the earlier
-// one. No tensor data passes through a socket: descriptors of memory go over it, and a hang-up
-// tells that a client's process has ended.
+// Sockets have abstract names, which belong to no folder. The later client of each pair connects to
+// the earlier one. No tensor data passes through a socket: it carries descriptors of memory, and
+// its hang-up shows that a client's process has ended.
 //
 // Invariants:
 //   1. no memory is handed out before the other side has shown that it is a member of the job;
@@ -42,7 +42,7 @@ namespace tessera::shm {
 
 class PeerSockets {
  public:
-  // What the sockets serve and report to. All must outlive them.
+  // The objects that the sockets serve and report to. All must outlive the sockets.
   struct Parts {
     const HostMembers& members;
     const OwnControl& own_control;
@@ -81,7 +81,7 @@ class PeerSockets {
   // A message of this client.
   LinkMessage message_of(LinkMessage::Kind kind) const;
   LinkMessage hello_to(int peer) const;
-  // Adds a message for a peer, and sends what the socket takes. Require mutex_.
+  // Adds a message for a peer, and sends as many as the socket accepts. Require mutex_.
   void post(Peer& peer, const LinkMessage& message, int fd);
   void post_to_all(const LinkMessage& message, int fd);
   void flush(Peer& peer);
@@ -93,9 +93,9 @@ class PeerSockets {
   // Closes the connections of non-members, once all members are known.
   void stop_listening();
   void accept_stranger();
-  // Whether the message is a hello of a client that has not said it yet; then it is a peer.
+  // Whether the message is the first hello of a client; the client is a peer then.
   bool admit_stranger(int socket);
-  // Reads a message of a peer; the reason where the connection is over.
+  // Reads a message of a peer. Returns the reason where the connection is over.
   Status receive(int client);
   Status take_message(int client, ReceivedMessage received);
   void answer_ask(int client, int arena);

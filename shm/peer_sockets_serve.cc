@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The thread of PeerSockets: which connections it takes, and what it does with their messages.
+// The thread of PeerSockets: it accepts connections and handles their messages.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@
 namespace tessera::shm {
 namespace {
 
-// How long a message waits that the system does not take, though the socket would.
+// How long a message waits that the system refuses although the socket could accept it.
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(10);
 // Connections whose hello has not come.
 constexpr size_t kMaxStrangers = 64;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Connections: what an engine needs of a library: connections, messages, and their ends. UCX
-// implements it, and PacketConnections for libraries that move packets. ConnectionStates
-// (connection_states.h) decides when a client is connected, and ThreadedEngine makes an Engine of
-// both.
+// Connections: the interface between an engine and a library: connections, messages, and their
+// ends. UCX implements it, and PacketConnections implements it for libraries that move packets.
+// ConnectionStates (connection_states.h) decides when a client is connected. ThreadedEngine makes
+// an Engine of both.
 //
 // Used by one thread at a time: the thread that has the engine's work.
 #ifndef TESSERA_TRANSPORT_CONNECTIONS_H_
@@ -43,14 +43,14 @@ struct Operation {
 
   // The fields below are used by Connections alone.
   Connections* owner = nullptr;
-  void* request = nullptr;  // the library's, while that has it
+  void* request = nullptr;  // of the library, while it owns one
   size_t num_moved = 0;     // bytes that need not be touched again
   List* home = nullptr;     // the list that `self` is in
   List::iterator self = {};
   Status forced_end;  // the result where it is an error, whatever the library says
 };
 
-// Where a client takes messages, as its engine says.
+// The address at which a client receives messages, as its engine says.
 struct Address {
   std::string word;   // the library's own, without blanks
   std::string place;  // for messages: "10.0.0.7 (interface "eth0")"
@@ -64,7 +64,7 @@ Status wrong_size(const std::string& sender, const Operation& receive, absl::str
 
 class Connections {
  public:
-  // Is told of connections, inside of open(), start() or progress().
+  // Receives the changes of connections, inside of open(), start() or progress().
   class Site {
    public:
     // The connection that open() has begun is there, in both directions.
@@ -79,8 +79,8 @@ class Connections {
 
   virtual ~Connections() = default;
 
-  // The text by which a client opens its end of connection `number` to this one: that of an
-  // Address. The same until close().
+  // The text of the Address by which a client opens its end of connection `number` to this client.
+  // Constant until close().
   virtual StatusOr<std::string> offer(int client, uint64_t number) = 0;
   // Opens this end of the connection that was offered last. An error leaves it offered.
   virtual Status open(int client, const Address& peer) = 0;
@@ -99,7 +99,7 @@ class Connections {
   // Prepares for sleep on the descriptors. False where progress() has to be called first.
   virtual bool arm() = 0;
   virtual void append_descriptors(std::vector<pollfd>& descriptors) const = 0;
-  // progress() is called again after so long, whatever the descriptors say.
+  // Upper limit of the time between two calls of progress(), whatever the descriptors say.
   virtual absl::Duration longest_sleep() const { return absl::InfiniteDuration(); }
 };
 

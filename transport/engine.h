@@ -9,39 +9,42 @@
 //   send(4, tag, bytes, keeper, done)
 //
 // An engine knows nothing of groups, of the order of additions or of signatures: the levels above
-// bring those. UCX, MPI and Gloo implement this interface, and one suite tests them
+// add those. UCX, MPI and Gloo implement this interface, and one suite tests them
 // (testing/engine_conformance.h).
 //
 // Invariants:
 //   1. The k-th send of client a to client b with a tag is received by the k-th receive that b
-//      posts for a with that tag. Tags are independent of each other: a message may overtake those
-//      of other tags. A message has the size of its receive; else the receive ends as Internal,
-//      its memory has any content, and later messages are not affected.
+//      posts for a with that tag. Tags are independent of each other: a message may overtake
+//      messages of other tags. A message has the size of its receive; else the receive ends as
+//      Internal, its memory has any content, and later messages are not affected.
 //   2. `done` is called exactly once, also for operations submitted while a client is cut or the
 //      engine is stopped. It runs on the engine's thread or on a thread in wait(), never inside the
-//      call that submits (after stop() there is no thread, and it does). Operations complete
-//      without further calls.
+//      call that submits. The exception is after stop(): there is no thread then, and the
+//      submitting call runs it. Operations complete without further calls.
 //   3. `done` of a send says that its bytes may be changed, not that they have arrived. `done` of a
-//      receive with OK says that all bytes are there.
+//      receive with OK says that all bytes have arrived.
 //   4. The engine does not touch the memory of an operation after `done(OK)`. After `done(error)` a
-//      library may still own the memory: `keeper` is held until it does not, which may last until
-//      stop(). Memory without a keeper must stay mapped until stop() has returned, or until it is
-//      `done(OK)`.
+//      library may still own the memory: `keeper` is held until the library releases it, which may
+//      last until stop(). Memory without a keeper must stay mapped until stop() has returned, or
+//      until `done(OK)`.
 //   5. After cut() of a client no operation with it ends OK, and no byte of an older connection
 //      reaches an operation that is submitted after the next connect().
-//   6. Nothing of the library below is loaded or initialized before the first connect() with a
-//      client that is not connected.
+//   6. The library below is not loaded or initialized before the first connect() with a client that
+//      is not connected.
 //
 // Flow: the engine stores what arrives before its receive is posted, without bound. So a send of
 // more than kMostUnannounced bytes is submitted only when the caller knows that the peer has posted
 // the receive. To fill a link both ways, cut large messages in blocks of 256 KiB and keep four in
 // flight each way.
 //
-// Threads: thread-safe. One thread at a time works with the library's objects: the engine's, or one
-// that is in wait(). Submissions are taken in their order. `done` may submit, cut, and destroy what
-// it captured; it must not block, and must not call connect(), wait() or stop(). After a fork() the
-// child must not use the engine; that it exits, or destroys the engine, changes nothing for the
-// parent.
+// Threads:
+// - Thread-safe. One thread at a time works with the library's objects: the engine's thread, or a
+//   thread in wait().
+// - Submissions are processed in their order.
+// - `done` may submit, cut, and destroy its captures. It must not block, and must not call
+//   connect(), wait() or stop().
+// - After a fork() the child must not use the engine. If the child exits, or destroys the engine,
+//   the parent's engine is not affected.
 #ifndef TESSERA_TRANSPORT_ENGINE_H_
 #define TESSERA_TRANSPORT_ENGINE_H_
 
@@ -81,11 +84,11 @@ class Engine {
   // Calls stop().
   virtual ~Engine() = default;
 
-  // Connects to the clients; returns at once for those connected. Collective over the two ends of
-  // each pair: the n-th connection of one end is made with the n-th of the other. So after a cut at
-  // one end only, connect() waits until the other end has seen it (the engine tells it where the
-  // process lives), or until the deadline. One call may serve many clients, and calls of several
-  // threads may overlap.
+  // Connects to the clients; returns at once for clients that are connected.
+  // - Collective over the two ends of each pair: the n-th connection of one end is made with the
+  //   n-th of the other. So after a cut at one end only, connect() waits until the other end has
+  //   seen the cut (the engine tells it where the process lives), or until the deadline.
+  // - One call may serve many clients, and calls of several threads may overlap.
   //   InvalidArgument     a client that is not of the job, or this client itself
   //   DeadlineExceeded, Unavailable
   //                       names the first client that failed, and both addresses where known
@@ -94,23 +97,25 @@ class Engine {
   // Clients that were reached before the error are connected. `deadline` is of steady_now().
   virtual Status connect(absl::Span<const int> clients, absl::Time deadline) = 0;
 
-  // As connect() to the clients of other hosts, at the start of a job: collective over all clients
-  // of the job, which call it once, before connect(). Client 0 collects what all offer: so a client
-  // makes a few calls of the coordinator, and not two for each other client.
+  // As connect() to the clients of other hosts, at the start of a job. Collective over all clients
+  // of the job: each calls it once, before connect(). Client 0 collects the offers of all clients,
+  // so a client makes a few calls of the coordinator instead of two for each other client.
   virtual Status connect_all(absl::Span<const int> clients, absl::Time deadline) = 0;
 
-  // Submits a message to a client, or a receive of one from it. Zero bytes are a message too.
-  // `bytes` are not read, or written, by others until `done`. CHECKs the client and the tag.
+  // Submits a message to a client, or a receive of a message from it. A message may have zero
+  // bytes. Until `done` other threads must not write `bytes`, and in a receive must not read them.
+  // CHECKs the client and the tag.
   virtual void send(int client, Tag tag, absl::Span<const std::byte> bytes, Keeper keeper,
                     Done done) = 0;
   virtual void receive(int client, Tag tag, absl::Span<std::byte> bytes, Keeper keeper,
                        Done done) = 0;
 
-  // Ends the connection, without regard to the peer, which may have stopped or be unreachable. All
-  // operations with the client that were submitted before end soon, as Unavailable with `reason`;
-  // later ones too, until the next connect(). A connect() under way with the client fails with
-  // `reason`, at its deadline where the peer has not called it yet. Does not wait. The first of
-  // several reasons counts. `reason` is an error.
+  // Ends the connection, without regard to the peer, which may have stopped or be unreachable. Does
+  // not wait. `reason` is an error; the first of several reasons counts.
+  // - All operations with the client that were submitted before end soon, as Unavailable with
+  //   `reason`. Later operations end so too, until the next connect().
+  // - A connect() under way with the client fails with `reason`, or at its deadline where the peer
+  //   has not called it yet.
   virtual void cut(int client, const Status& reason) = 0;
 
   // One wait() of a thread. Its fields are the engine's, which sets them under its mutex.
@@ -118,17 +123,20 @@ class Engine {
     std::atomic<bool> is_over{false};
     std::condition_variable woken;
   };
-  // Blocks until wake(wait), or for at most `limit`. One of the waiting threads does the engine's
-  // work, so that `done` wakes that thread itself and no other thread has to be scheduled.
+  // Blocks until wake(wait), or for at most `limit`. A waiting thread does the engine's work, so
+  // that `done` wakes that thread directly and no other thread has to be scheduled.
   virtual void wait(Wait& wait, absl::Duration limit) = 0;
   // Ends wait(wait), which may not have begun. Any thread; `wait` must live.
   virtual void wake(Wait& wait) = 0;
 
-  // Called where `done` is when the library reports that the connection to a client is
-  // broken, after the client was cut with that reason. No engine finds all losses, and some find
-  // none: a stopped peer and a network that fails under load are found by heartbeats and deadlines
-  // above. Also called for a peer that stopped its engine in order. When this returns the former
-  // listener is not running, unless it is the caller, and is not called again.
+  // Sets the listener for broken connections. It is called in the same places as `done`, when the
+  // library reports that the connection to a client is broken, after the client was cut with that
+  // reason.
+  // - No engine finds all losses, and some find none. Heartbeats and deadlines above find a stopped
+  //   peer and a network that fails under load.
+  // - It is also called for a peer that stopped its engine in order.
+  // - When this returns the previous listener is not running, unless it is the caller, and is not
+  //   called again.
   virtual void set_lost_listener(LostListener listener) = 0;
 
   // Ends all operations as Cancelled and all connections, and waits until no callback runs. Bytes

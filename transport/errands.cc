@@ -59,7 +59,7 @@ void Errands::run() {
     errands_.pop_front();
     lock.unlock();
     errand();
-    // Destroys what it has captured before the next errand, and outside the lock.
+    // Destroys the captures of the errand before the next errand, and outside the lock.
     errand = nullptr;
     lock.lock();
   }

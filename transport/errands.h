@@ -4,7 +4,7 @@
 // the engine's callbacks, above all.
 //
 //   Errands errands("the ends of waits");
-//   errands.post([wait] { wait.end(error); });     may wait for a lock that another client has
+//   errands.post([wait] { wait.end(error); });     may wait for a lock that another client holds
 //
 // The thread starts with the first function. Thread-safe.
 #ifndef TESSERA_TRANSPORT_ERRANDS_H_
@@ -26,18 +26,18 @@ namespace tessera::transport {
 
 class Errands {
  public:
-  // `subject`: what the thread is for, in the error of post().
+  // `subject`: the purpose of the thread, for the error of post().
   explicit Errands(std::string subject) : subject_(std::move(subject)) {}
   ~Errands();
 
   // Does not block. ResourceExhausted where no thread can be started: the function is dropped.
-  // After begin_stop() it is dropped in silence.
+  // After begin_stop() the function is dropped without an error.
   Status post(absl::AnyInvocable<void()> errand);
   // Drops functions that have not begun, and ends pause(). Does not block.
   void begin_stop();
-  // begin_stop(), and waits for the function that runs.
+  // Calls begin_stop(), and waits for the function that runs.
   void stop();
-  // For a function that runs: blocks for so long; false where it is to end.
+  // For a function that runs: blocks for `duration`; false where the function must end.
   bool pause(absl::Duration duration);
 
  private:
@@ -45,7 +45,7 @@ class Errands {
 
   const std::string subject_;
   const ForkGuard fork_guard_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::deque<absl::AnyInvocable<void()>> errands_;
   bool is_stopping_ = false;

@@ -113,7 +113,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     const absl::Duration took = steady_now() - sent_;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      // There and back takes twice the latency; of what is left at least a part is the bytes.
+      // A round trip takes twice the latency; at least a part of the rest is the time of the bytes.
       large_ = std::min(large_, std::max(took - 2 * latency_, took / 8));
     }
     if (++num_large_ < kNumLarge) return send_large();
@@ -166,7 +166,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   int num_ended_ = 0;
   Engine::Wait wait_;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   absl::Duration latency_ = absl::InfiniteDuration();
   absl::Duration large_ = absl::InfiniteDuration();
   Status error_;

@@ -4,7 +4,7 @@
 //
 //   network_class(*measure_network(engine, coordinator, deadline))   the same on every client
 //
-// The first client of each host takes part, the others read the result. Host h measures the way to
+// The first client of each host takes part, the others read the result. Host h measures the link to
 // host h + 1, and then to the one farthest from it in the ring of hosts; all hosts at once:
 //
 //   h  -- 8 bytes -->  h + 1     16 times there and back: the least is twice the latency
@@ -12,8 +12,8 @@
 //   h  == 512 KiB ==>  h + 1     4 times, when the small ones both ways are over: the best rate
 //   h  <-- 8 bytes --  h + 1
 //
-// Client 0 takes the median of all, of two the better. A slow sample says more of a busy host than
-// of its link, and the worst of many differs from run to run.
+// Client 0 takes the median of all results, and the better of two. A slow sample says more of a
+// busy host than of its link, and the worst of many differs from run to run.
 //
 // Invariants:
 //   1. All clients get the same numbers, or all that wait get an error.
@@ -22,8 +22,8 @@
 //      are far from common networks; other work on the hosts may still lead to a slower class.
 //   3. A measurement lasts at most kLongestMeasurement for each of the two ways. A message that has
 //      not arrived by then is taken to arrive then.
-//   4. Nothing that a late peer still sends or asks afterwards meets memory that has gone or a
-//      receive of others: tags of link_measurement.cc, memory that the engine keeps.
+//   4. A late peer may still send or ask afterwards. This meets no freed memory and no receive of
+//      others: the tags belong to link_measurement.cc, and the engine keeps the memory.
 #ifndef TESSERA_TRANSPORT_LINK_MEASUREMENT_H_
 #define TESSERA_TRANSPORT_LINK_MEASUREMENT_H_
 
@@ -69,13 +69,13 @@ std::string to_text(absl::Span<const NetworkCost> costs);
 // Internal where `text` is no result of to_text(), or has no costs.
 StatusOr<std::vector<NetworkCost>> parse_costs(absl::string_view text);
 
-// How far ahead in the ring of hosts are the hosts to which each host measures the way.
+// The distances in the ring of hosts at which each host measures a link.
 std::vector<int> measured_distances(int num_hosts);
 
 // The cost that the first clients of all hosts have measured, before rounding. Collective over all
 // clients of a job over several hosts, once in a job. Requires that the engine is connected to the
 // clients of the other hosts.
-//   DeadlineExceeded   names the first clients of hosts that have not come
+//   DeadlineExceeded   names the first clients of hosts that have not arrived
 //   Unavailable        names a client that is lost, or with which the connection is broken
 StatusOr<NetworkCost> measure_network(Engine& engine, Coordinator& coordinator,
                                       absl::Time deadline);

@@ -125,7 +125,7 @@ bool Links::try_to_connect(int client) {
   }
   const Status connected = engine_.connect({client}, steady_now() + kAttemptLimit);
   if (!connected.ok()) {
-    // Ends the attempt: the next one of each end is for another connection.
+    // Ends the attempt: the next attempt of each end is for another connection.
     engine_.cut(client, connected);
     return false;
   }

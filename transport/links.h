@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Links: the connections of a client to clients of other hosts, as the runs of its groups see them,
-// and how a connection that breaks while both clients live is made again.
+// Links: the connections of a client to clients of other hosts, as the runs of its groups see them.
+// A connection that breaks while both clients live is made again.
 //
 //   up --the engine reports it broken--> down --connect()--> up
 //                                         |
@@ -11,14 +11,14 @@
 //   links.are_up({2, 3})                             it may send
 //   links.find_broken({2, 3}, run.num_breaks)        why it cannot go on
 //
-// Both ends are told of the break by their engines, and both connect again, until they have met.
+// The engine of each end reports the break, and both ends connect again, until they have met.
 //
 // Invariants:
-//   1. A run that was under way when one of its connections broke fails, also where that is up
-//      again: letters and blocks of the run may be lost. A run that begins later waits until it is
-//      up.
-//   2. Such a run fails when the connection is up again, or kLossLimit after it broke. Before that
-//      the coordinator may tell that a client is lost, which is then the reason.
+//   1. A run that was under way when one of its connections broke fails, even if the connection is
+//      up again: letters and blocks of the run may be lost. A run that begins later waits until the
+//      connection is up.
+//   2. Such a run fails when the connection is up again, or kLossLimit after it broke. Until then
+//      the coordinator may report that a client is lost, which is the reason of the failure then.
 //
 // Thread-safe. The thread that connects starts at the first break.
 #ifndef TESSERA_TRANSPORT_LINKS_H_
@@ -40,19 +40,19 @@ namespace tessera::transport {
 
 class Links {
  public:
-  // How long the coordinator has to say which client is lost, after a connection broke.
+  // How long to wait, after a connection broke, for the coordinator to say which client is lost.
   static constexpr absl::Duration kLossLimit = absl::Seconds(2);
 
-  // Told of changes of the connections. Called without a lock.
+  // Receives changes of the connections. Called without a lock.
   class Site {
    public:
-    // Whether the client is lost, so that no attempt is made.
+    // Whether the client is lost; then no attempt is made.
     virtual bool is_lost(int client) = 0;
-    // The connection has broken: what it has brought of runs that have not begun here is void.
-    // `number`: of the break; a run that began before it has a smaller num_breaks. Called where the
-    // engine calls; does not block.
+    // The connection has broken: letters and blocks that it has brought of runs that have not begun
+    // here are void. `number` is the number of the break; a run that began before it has a smaller
+    // num_breaks. Called by the engine's callbacks; must not block.
     virtual void connection_broke(int client, uint64_t number) = 0;
-    // It is made again: first for the letters, and then for runs, which may send on it.
+    // The connection is made again: first for the letters, and then for runs, which may send on it.
     virtual void reopen_letters(int client) = 0;
     virtual void connection_is_up(int client) = 0;
 
@@ -63,8 +63,7 @@ class Links {
   // Engine and site must outlive it. Listens to the engine's losses.
   Links(Engine& engine, Site& site);
   ~Links();
-  // Makes no more attempts. Does not wait for an attempt under way, which the end of the engine
-  // ends.
+  // Makes no more attempts. Does not wait for an attempt under way; stopping the engine ends it.
   void begin_stop() { connecting_.begin_stop(); }
   void stop() { connecting_.stop(); }
 
@@ -92,7 +91,7 @@ class Links {
   };
 
   void note_broken(int client, const Status& reason);
-  // Until none is down that may come up again.
+  // Returns when no connection is down that may come up again.
   void connect_again();
   // Whether the connection is up.
   bool try_to_connect(int client);
@@ -102,8 +101,8 @@ class Links {
   Site& site_;
   std::atomic<uint64_t> num_breaks_{0};
   std::atomic<int> num_down_{0};
-  mutable std::mutex mutex_;     // guards what follows
-  std::map<int, Break> breaks_;  // the last one of each client
+  mutable std::mutex mutex_;     // guards the members below
+  std::map<int, Break> breaks_;  // the last break of each client
   bool is_connecting_ = false;   // connect_again() runs, or is about to
   Errands connecting_{"connections to other hosts"};
 };

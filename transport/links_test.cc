@@ -77,12 +77,12 @@ class ScriptedEngine final : public Engine {
 
  private:
   Gate ended_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   LostListener listener_;
   std::deque<Status> results_;
 };
 
-// Notes what it is told, in order.
+// Records the calls, in order.
 class NotingSite final : public Links::Site {
  public:
   std::vector<std::string> told() {

@@ -54,7 +54,7 @@ StatusOr<std::vector<std::string>> gather(Coordinator& coordinator, const std::s
     if (static_cast<int>(all.size()) != num_clients) return unreadable(coordinator, text);
     return all;
   }
-  // In time for the others to be told what is missing.
+  // Ends early enough to tell the others which offer is missing.
   const absl::Time end = steady_now() + 0.9 * (deadline - steady_now());
   std::vector<std::string> all = {own};
   Status status;

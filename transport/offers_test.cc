@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What clients offer each other reaches all of them, with few calls of the coordinator, and an
-// error of one client is told to all.
+// Offers of all clients reach all clients, with few calls of the coordinator, and all clients learn
+// of an error of one client.
 #include "transport/offers.h"
 
 #include <string>

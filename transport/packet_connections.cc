@@ -32,7 +32,7 @@ std::string PacketConnections::name_of(int client) const {
   return coordinator_.members()[client].to_string();
 }
 
-// --- Connecting. Neither end waits for a greeting: both have read what the other offers.
+// --- Connecting. Neither end waits for a greeting: both have read the offer of the other.
 
 StatusOr<std::string> PacketConnections::offer(int client, uint64_t number) {
   TESSERA_ASSIGN_OR_RETURN(std::string text, carrier_->offer(client));

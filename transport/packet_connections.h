@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PacketConnections: Connections over a Carrier: cuts messages into packets, and matches what
-// arrives with receives.
+// PacketConnections: Connections over a Carrier. Cuts messages into packets, and matches the
+// packets that arrive with receives.
 //
 //   message of 600 KiB, tag 3:   [head | 256 KiB] [head | 256 KiB] [head | 88 KiB]
 //   head: the receiver's incarnation, the sender, the connection, tag, size of the message
 //
-// Each byte is copied into a packet and out of one. So no library ever has memory of an operation,
-// and a cut ends all operations at once, without regard to what the library still moves.
+// Each byte is copied into a packet and out of it. So no library ever owns memory of an operation,
+// and a cut ends all operations at once, whatever packets the library still moves.
 //
 // Invariants:
 //   1. The messages of a client follow each other packet by packet: at most one is unfinished.
 //   2. A packet of another connection than the present one, or of another incarnation of this
-//      client, is dropped. The number of a connection is known before a peer can send on it: it is
-//      accepted from the offer on.
+//      client, is dropped. The number of a connection is accepted from the offer on, because a peer
+//      can send on it only after the offer.
 //   3. close() sends a last packet that says so; the peer then closes too.
 //   4. An operation is in exactly one list of its peer: sends, receives of a tag, or filling.
 //
@@ -93,7 +93,7 @@ class PacketConnections : public Connections, private Carrier::Sink {
   Head head_of(const Peer& peer) const;
 
   void start_receive(Peer& peer, Operation::List& from);
-  // Sends packets while there is room. Whether any was sent.
+  // Sends packets while there is room. Returns whether any was sent.
   bool pump(Peer& peer);
   void begin(Peer& peer, const Head& head);
   void take(Peer& peer, absl::Span<const std::byte> bytes);

@@ -33,8 +33,8 @@
 namespace tessera::transport {
 namespace {
 
-// How often the engine's thread looks whether others are in wait(); it does the work when none has
-// been since it looked last. The more seldom the longer they are.
+// How often the engine's thread looks whether others are in wait(). It does the work if no thread
+// was in wait() since its last look. The longer the waits are, the less often it looks.
 constexpr auto kFirstLook = std::chrono::milliseconds(1);
 constexpr auto kLastLook = std::chrono::milliseconds(16);
 
@@ -88,7 +88,8 @@ class ThreadedEngine : public Engine {
   // Called by the thread that has the work.
   bool step();
   bool take_submissions();
-  // Whether it may sleep; `descriptors` are what it then waits for, `event` among them.
+  // Whether the thread may sleep; `descriptors` gets the descriptors to wait for, `event` among
+  // them.
   bool prepare_sleep(const FileDescriptor& event, std::vector<pollfd>& descriptors);
   // Does the work until the wait is over, or the engine stops.
   void work_until(const Wait& wait, absl::Time end);
@@ -110,14 +111,14 @@ class ThreadedEngine : public Engine {
 
   std::atomic<bool> should_stop_{false};  // stop() was called; set under mutex_
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::list<Submission> queue_;
   bool has_stopped_ = false;  // nothing is taken from the queue any more
-  // One thread at most has the work. While there are waiters it is one of them, or one of them has
-  // been woken to take it.
+  // At most one thread has the work. While there are waiters a waiter has it, or was woken to take
+  // it.
   bool is_taken_ = false;
   std::vector<Wait*> waiters_;
-  uint64_t num_helped_ = 0;  // how often a waiter has had it
+  uint64_t num_helped_ = 0;  // how often a waiter has had the work
   uint64_t num_seen_ = 0;    // when the engine's thread took it
   // Asleep in poll(), or about to be: the engine's thread, without the work, and a waiter that has
   // it.
@@ -238,7 +239,7 @@ void ThreadedEngine::hand_over() {
   if (is_taken_) return;
   if (should_stop_) return parked_.notify_one();
   if (!waiters_.empty()) return waiters_.front()->woken.notify_one();
-  // It sleeps on what it prepared before a waiter had the work.
+  // The thread sleeps on descriptors that it prepared before a waiter had the work.
   if (thread_sleeps_) eventfd_write(thread_event_.get(), 1);
 }
 

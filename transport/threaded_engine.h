@@ -3,14 +3,16 @@
 // ThreadedEngine: an Engine with one thread, which runs the Connections of a library.
 //
 //   submissions of any thread ---> queue ---> the engine's thread: start, meet, cut, progress
-//   connect(): offer() here, the coordinator's key-value space, meet() with what the peer offers
+//   connect(): offer() here, the coordinator's key-value space, meet() with the peer's offer
 //
 // The thread sleeps in poll() on the descriptors of its Connections and on an eventfd for
-// submissions. While others are in wait(), one of these does the work, and hands it to the next one
-// when its wait is over. The engine's thread takes over after 1 ms without a waiter (16 ms after a
-// long wait), and traffic stalls until then: waking the thread after each wait would cost what is
-// saved. The offers of two engines of different libraries do not meet: connect() is InvalidArgument
-// at both.
+// submissions.
+// - While other threads are in wait(), one of these does the work, and hands it to the next waiter
+//   when its own wait is over.
+// - The engine's thread takes over after 1 ms without a waiter (16 ms after a long wait). Traffic
+//   stalls until then: waking the thread after each wait would cost as much as the waiters save.
+// - The offers of two engines of different libraries do not meet: connect() is InvalidArgument at
+//   both.
 #ifndef TESSERA_TRANSPORT_THREADED_ENGINE_H_
 #define TESSERA_TRANSPORT_THREADED_ENGINE_H_
 

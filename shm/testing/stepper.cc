@@ -33,7 +33,7 @@ struct Stepper::Fiber {
   uintptr_t word = 0;  // on which it sleeps
   bool has_deadline = false;
   bool timed_out = false;
-  uint64_t history = 0;  // a hash of what it has read
+  uint64_t history = 0;  // a hash of the values that it has read
   ucontext_t context;
 };
 
@@ -105,7 +105,8 @@ void Stepper::note(const void* word, uint64_t before, uint64_t after, uint64_t r
   if (running_ == nullptr || running_->current_ == nullptr) return;
   Stepper& stepper = *running_;
   const uintptr_t address = stepper.name_of(word);
-  // The sum over words of what each holds, beside what it held at first.
+  // `memory_` is the sum, over all words, of the hash of the word's value minus the hash of its
+  // first value.
   if (before != after) stepper.memory_ += mix(address, after) - mix(address, before);
   stepper.current_->history = mix(stepper.current_->history, mix(address, returned));
 }

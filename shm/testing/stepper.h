@@ -10,20 +10,20 @@
 //     stepper.add("member 1", [&] { ... });
 //   }, [&] { return ... what is wrong after the run, or ""; });
 //
-// Before each access to a SharedWord, and at each step(), the fiber that runs may be preempted for
-// another. A run is repeated from its beginning with another choice at the last point that has one,
-// until there is none left: a depth-first search over schedules.
+// Before each access to a SharedWord, and at each step(), the running fiber may be preempted for
+// another. A run is repeated from its beginning with another choice at the last point that has an
+// untried choice, until no such point is left: a depth-first search over schedules.
 //
 // Invariants:
-//   1. fibers are deterministic: what one does depends on the values that it has read alone;
-//   2. a fiber in sleep_while() runs on when its word is woken, or, where it has a deadline, as if
-//      that had passed: at any time at the cost of a preemption, and for nothing where no other
-//      fiber can run;
-//   3. a state that was seen with as many preemptions left is not explored again: the shared words,
-//      what each fiber has read, and which one runs. Whatever else fibers share must follow from
-//      these.
+//   1. fibers are deterministic: their steps depend only on the values that they have read;
+//   2. a fiber in sleep_while() runs on when its word is woken. A fiber with a deadline also runs
+//      on as if the deadline had passed: at any time at the cost of a preemption, and at no cost
+//      where no other fiber can run;
+//   3. a state that was seen with as many preemptions left is not explored again. A state is: the
+//      shared words, the values that each fiber has read, and the fiber that runs. Any other data
+//      that fibers share must follow from these.
 //
-// A fiber that is killed takes no further step, as a process that gets SIGKILL.
+// A killed fiber takes no further step, as a process that gets SIGKILL.
 #ifndef TESSERA_SHM_TESTING_STEPPER_H_
 #define TESSERA_SHM_TESTING_STEPPER_H_
 

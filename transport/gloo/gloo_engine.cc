@@ -122,7 +122,7 @@ class Line {
   bool has_room() const;
   // Drops the packet where the peer is not reached.
   void send(Packet packet);
-  // Adds what has arrived. The error that has ended the connection.
+  // Adds the packets that have arrived. Returns the error that has ended the connection.
   Status take(std::vector<Packet>& arrived);
 
  private:
@@ -145,7 +145,7 @@ class Line {
   Thread receiver_;
   Thread sender_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   int num_running_ = 0;  // threads
   bool is_connected_ = false;
@@ -222,7 +222,7 @@ Status Line::wait(lib::UnboundBuffer& buffer, lib::UnboundBuffer*& waiting,
   return is_done ? status : status.ok() ? error_ : status;
 }
 
-// Posts a packet of the largest size, which Gloo fills with what the peer has sent.
+// Posts a packet of the largest size, which Gloo fills with the peer's next packet.
 StatusOr<Transfer> Line::post_receive(uint64_t number) {
   Transfer transfer = {.packet = Packet::of_size(kMostPacketBytes)};
   TESSERA_RETURN_IF_ERROR(guarded([&] {
@@ -327,7 +327,7 @@ class GlooCarrier : public transport::Carrier {
   const Coordinator& coordinator_;
   const GlooOptions options_;
   std::shared_ptr<lib::Device> device_;         // null before the first offer
-  FileDescriptor event_;                        // that of the lines; open as long as the device is
+  FileDescriptor event_;                        // of the lines; open as long as the device is
   std::map<int, std::unique_ptr<Line>> lines_;  // by client
 };
 

@@ -21,7 +21,8 @@
 namespace tessera::gloo {
 
 struct GlooOptions {
-  // The network interface of this client, such as "eth0"; empty: that of the host's own name.
+  // The network interface of this client, such as "eth0"; empty: the interface of the host's own
+  // name.
   std::string interface;
   std::string library = "libgloo.so.0";  // tests give others
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine on Gloo passes the suite for engines over loopback, and says what is missing.
+// The engine on Gloo passes the suite for engines over loopback, and its errors name missing parts.
 #include "transport/gloo/gloo_engine.h"
 
 #include <sys/socket.h>

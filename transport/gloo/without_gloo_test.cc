@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a build that found no Gloo says.
+// The error of a build that found no Gloo.
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/coordinator/fake_coordinator.h"

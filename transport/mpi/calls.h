@@ -6,7 +6,7 @@
 // tessera/mpi.h implements Calls in the user's program, with the user's MPI. The library calls MPI
 // through this table alone, and builds where no MPI is installed.
 //
-// All messages are those of one communicator, which nothing else uses. A message to a rank arrives
+// All messages go through one communicator, which has no other users. A message to a rank arrives
 // after all earlier messages to it with the same tag.
 //
 // Thread-safe. After MPI_Finalize() has begun, all functions fail as Unavailable.
@@ -45,12 +45,13 @@ class Calls {
 
   // Starts a send (MPI_Isend). The bytes are MPI's until is_done().
   virtual StatusOr<Request> send(int rank, int tag, absl::Span<const std::byte> bytes) = 0;
-  // Takes the next message with the tag out of MPI's matching (MPI_Improbe); nullopt: none is
-  // there.
+  // Removes the next message with the tag from MPI's matching (MPI_Improbe); nullopt: there is
+  // none.
   virtual StatusOr<std::optional<Arrived>> probe(int tag) = 0;
-  // Starts to receive what probe() has taken (MPI_Imrecv). The bytes are MPI's until is_done().
+  // Starts to receive the message of probe() (MPI_Imrecv). The bytes are MPI's until is_done().
   virtual StatusOr<Request> receive(Message message, absl::Span<std::byte> bytes) = 0;
-  // Whether the request has ended (MPI_Test); it is not to be used again then, nor after an error.
+  // Whether the request has ended (MPI_Test). After that, and after an error, it must not be used
+  // again.
   virtual StatusOr<bool> is_done(Request& request) = 0;
 
   // MPI cannot be made to give up a request, so the memory of unfinished requests lives as long as
@@ -61,7 +62,7 @@ class Calls {
   }
 
  private:
-  std::mutex kept_mutex_;  // guards what follows
+  std::mutex kept_mutex_;  // guards the members below
   std::vector<std::unique_ptr<std::byte[]>> kept_;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MeetingPlace: where the clients of an MPI program find their coordinator, as rank 0 decides it
-// for all. The part of tessera/mpi.h that needs no MPI.
+// MeetingPlace: the address of the coordinator of an MPI program, which rank 0 decides for all. The
+// part of tessera/mpi.h that needs no MPI.
 #ifndef TESSERA_TRANSPORT_MPI_MEETING_PLACE_H_
 #define TESSERA_TRANSPORT_MPI_MEETING_PLACE_H_
 
@@ -18,9 +18,10 @@ struct MeetingPlace {
   std::shared_ptr<const void> port_holder = {};  // keeps the port, where it was chosen here
 };
 
-// `given` and `given_token` where they are not empty, then TESSERA_COORDINATOR and TESSERA_TOKEN;
-// else a free port of this host and a random token. The address is 127.0.0.1 where all ranks are on
-// one host, else the name of this host, which the others must be able to look up.
+// Takes `given` and `given_token` where they are not empty, then TESSERA_COORDINATOR and
+// TESSERA_TOKEN, and else a free port of this host and a random token. The address is 127.0.0.1
+// where all ranks are on one host, else the name of this host, which the others must be able to
+// resolve.
 StatusOr<MeetingPlace> choose_meeting_place(const std::string& given,
                                             const std::string& given_token, bool is_one_host);
 

@@ -23,7 +23,7 @@ namespace {
 
 using transport::Packet;
 
-// Packets to one client that MPI has at a time.
+// Packets to one client that MPI owns at a time.
 constexpr size_t kMostUnderWay = 4;
 // Packets that are taken from MPI before the engine looks for new submissions.
 constexpr int kMostTaken = 16;
@@ -143,7 +143,7 @@ void MpiCarrier::take_sends() {
   if (!sent.empty()) num_empty_polls_ = 0;
 }
 
-// Starts to receive what has come.
+// Starts to receive the messages that MPI has matched.
 Status MpiCarrier::take_messages() {
   for (int i = 0; i < kMostTaken; ++i) {
     TESSERA_ASSIGN_OR_RETURN(const std::optional<Calls::Arrived> next,
@@ -158,7 +158,7 @@ Status MpiCarrier::take_messages() {
   return absl::OkStatus();
 }
 
-// Moves what has arrived to `arrived_`. An error of one rank is that of its clients.
+// Moves the received packets to `arrived_`. An error of a rank becomes the error of its clients.
 void MpiCarrier::take_received() {
   for (auto it = receives_.begin(); it != receives_.end();) {
     const Status error = take_ended(it->second, arrived_);
@@ -195,7 +195,7 @@ absl::Duration MpiCarrier::longest_sleep() const {
 
 void MpiCarrier::end() {
   while (!lines_.empty()) close(lines_.begin()->first);
-  // The last packets say that this client goes. Those to peers that take none stay in MPI.
+  // The last packets say that this client goes. Packets that a peer does not receive stay in MPI.
   constexpr int kRounds = 64;
   for (int i = 0; i < kRounds && !closed_sends_.empty(); ++i) {
     take_sends();

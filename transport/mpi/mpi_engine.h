@@ -6,10 +6,10 @@
 // the engine's, makes all calls of MPI. MPI has nothing to sleep on, so the thread polls: it
 // yields, then sleeps for 20 us between polls, up to 500 us after a while without a message.
 //
-// MPI does not say that a peer has ended: the coordinator's losses and deadlines decide. A request
-// with a peer that has stopped or ended may stay in MPI; its memory is the packet's, and is kept
-// until MPI_Finalize(). Many an MPI ends all its processes when one is lost; that is a setting of
-// its launcher (docs/internals/between_hosts.md).
+// MPI does not report that a peer has ended: the coordinator's losses and deadlines decide. A
+// request with a peer that has stopped or ended may stay in MPI; the packet owns its memory, and is
+// kept until MPI_Finalize(). Many implementations of MPI end all their processes when one is lost;
+// that is a setting of their launcher (docs/internals/between_hosts.md).
 #ifndef TESSERA_TRANSPORT_MPI_MPI_ENGINE_H_
 #define TESSERA_TRANSPORT_MPI_MPI_ENGINE_H_
 

@@ -108,7 +108,7 @@ class DelayedEngine final : public Engine {
   const std::unique_ptr<Engine> engine_;
   std::mutex joining_;
   Thread thread_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::mt19937 random_;
   bool is_stopping_ = false;

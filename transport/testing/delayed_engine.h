@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// make_delayed: an engine whose messages are late by times that a seed decides, over another one.
+// make_delayed: wraps an engine and delays its messages by times that a seed decides.
 //
 // Most messages are sent at once, some up to 2 ms later, and a few up to 20 ms: so messages of
 // different tags and clients overtake each other in ways that a quiet network does not show.
 //
-// Invariant: those of one client and tag keep their order. All invariants of Engine hold; before a
-// cut and a stop what waits is given to the engine, which ends it.
+// Invariant: messages of one client and tag keep their order. All invariants of Engine hold; before
+// a cut and a stop the messages that wait are given to the engine, which ends them.
 #ifndef TESSERA_TRANSPORT_TESTING_DELAYED_ENGINE_H_
 #define TESSERA_TRANSPORT_TESTING_DELAYED_ENGINE_H_
 
@@ -18,7 +18,7 @@
 
 namespace tessera::transport {
 
-// The errors are those of start_thread().
+// Errors as start_thread().
 StatusOr<std::unique_ptr<Engine>> make_delayed(std::unique_ptr<Engine> engine, uint32_t seed);
 
 }  // namespace tessera::transport

@@ -210,8 +210,8 @@ Status callbacks_that_submit(EngineMember& m) {
   return absl::OkStatus();
 }
 
-// Each thread swaps words with one of the peer and waits in the engine; `done` of any of them may
-// run on any. Then the engine's own thread has to go on.
+// Each thread exchanges words with a thread of the peer and waits in the engine; the `done` of any
+// thread may run on any. Then the engine's own thread has to go on.
 Status threads_that_wait(EngineMember& m) {
   constexpr int kThreads = 3;
   constexpr int kRounds = 300;

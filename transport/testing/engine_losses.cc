@@ -185,8 +185,8 @@ size_t most_in_sockets() {
   return total;
 }
 
-// Stops client 1 while this client has a part of a message of it that is longer than what the
-// sockets hold. False where the rest may already be in the sockets.
+// Stops client 1 while this client has a part of a message of client 1, and the rest is more than
+// the sockets hold. False where the rest may already be in the sockets.
 bool stop_in_the_middle(EngineMember& m, absl::Span<std::byte> memory) {
   const int pid = static_cast<int>(m.coordinator.members()[1].pid);
   std::atomic_ref<std::byte> first(memory.front());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts of the suite for engines (engine_conformance.h): what its programs share, and the cases
-// in which connections end.
+// The parts of the suite for engines (engine_conformance.h): helpers for its programs, and the
+// cases in which connections end.
 #ifndef TESSERA_TRANSPORT_TESTING_ENGINE_LOSSES_H_
 #define TESSERA_TRANSPORT_TESTING_ENGINE_LOSSES_H_
 
@@ -33,7 +33,7 @@ inline std::vector<int> others(const EngineMember& m) {
   return clients;
 }
 
-// Waits for the other clients; for those of `clients` where given.
+// Waits for the other clients, or for `clients` where given.
 inline Status barrier(EngineMember& m, absl::string_view name, std::vector<int> clients = {}) {
   if (clients.empty()) {
     clients = others(m);

@@ -19,7 +19,7 @@
 namespace tessera::transport {
 namespace {
 
-// The first error, before those of clients that have waited for it.
+// The first error other than a DeadlineExceeded, which a client has that waited for the failed one.
 Status cause_of(const std::vector<Status>& results) {
   Status first;
   for (const Status& status : results) {

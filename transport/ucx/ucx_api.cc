@@ -49,7 +49,8 @@ bool find(void* library, const char* name, Function& function) {
   return function != nullptr;
 }
 
-// Undoes, once per process, what the constructors of libucs do to it.
+// Restores, once per process, the signal handlers that the constructors of libucs replace. Takes
+// the messages of UCX.
 void tame(void* ucs) {
   static std::once_flag once;
   std::call_once(once, [ucs] {
@@ -64,9 +65,9 @@ void tame(void* ucs) {
 }
 
 // The constructor of libucs writes jumps into the code of mmap(), munmap(), brk() and others, so
-// that UCX sees memory go that is registered with a network card. A thread that is inside one of
-// them dies of it, rarely: threads of gRPC run by now. TCP registers nothing. This goes first,
-// since libucm does it only once.
+// that UCX notices when registered memory of a network card is unmapped. A thread that runs such a
+// function at that moment crashes, rarely; threads of gRPC already run. TCP registers nothing. This
+// function must run first, since libucm writes the jumps only once.
 void keep_code_of_libc() {
   if (chooses_transports() || is_set("MEM_EVENTS") || is_set("MEM_MMAP_HOOK_MODE")) return;
   // Lazily: it has references to libucs, which needs it in turn.

@@ -8,7 +8,7 @@
 // environment chooses_transports(), and keeps UCX's messages for error texts: by default it prints
 // them to the program's standard output.
 //
-// Thread-safe, except that last_message() is that of the calling thread.
+// Thread-safe. last_message() returns the last message of the calling thread.
 #ifndef TESSERA_TRANSPORT_UCX_UCX_API_H_
 #define TESSERA_TRANSPORT_UCX_UCX_API_H_
 
@@ -59,8 +59,8 @@ bool is_set(absl::string_view setting);
 // Whether it chooses transports, such as RDMA; else the engine uses TCP.
 bool chooses_transports();
 
-// From now on UCX's messages on this thread are kept instead of printed, unless UCX_LOG_LEVEL is
-// set: then UCX prints them too.
+// Keeps UCX's messages on this thread from now on instead of printing them. With UCX_LOG_LEVEL set
+// UCX prints them too.
 void keep_messages_of_this_thread();
 
 // "WHAT: Destination is unreachable (UCX: the last message of UCX on this thread)". Clears that.

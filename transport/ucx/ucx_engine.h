@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// make_ucx_engine: the Engine by UCX: over TCP on one interface by default, and over what the
-// environment's UCX_NET_DEVICES and UCX_TLS allow otherwise.
+// make_ucx_engine: the Engine by UCX. It uses TCP on one interface by default, and otherwise the
+// transports that the environment's UCX_NET_DEVICES and UCX_TLS allow.
 //
 // Messages are tagged and sent eagerly. The engine's thread sleeps in poll() on the event
 // descriptors of its workers and on an eventfd for submissions.
 //
-// UCX finds that the process of a peer has ended, and not that it has stopped or that the network
-// has failed with data under way. See transport/engine.h.
+// UCX detects that the process of a peer has ended. It does not detect that a peer is stopped, or
+// that the network has failed with data under way. See transport/engine.h.
 #ifndef TESSERA_TRANSPORT_UCX_UCX_ENGINE_H_
 #define TESSERA_TRANSPORT_UCX_UCX_ENGINE_H_
 

@@ -72,7 +72,7 @@ TEST_P(UcxEngineTest, PassesAsProcesses) {
   EXPECT_THAT(run_as_processes(GetParam(), make_on_loopback), IsOk());
 }
 
-// What tests put around an engine keeps the contract too.
+// The wrappers that tests put around an engine keep the contract too.
 TEST_P(UcxEngineTest, PassesWithDelays) {
   if (GetParam().loses_client_1 || testing::kSanitized) return;
   testing::TestDeadline deadline(absl::Minutes(4), GetParam().name);
