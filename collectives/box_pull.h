@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BoxPull: one of the copies of Group::exchange().
+// BoxPull: one copy of Group::exchange().
 #ifndef TESSERA_COLLECTIVES_BOX_PULL_H_
 #define TESSERA_COLLECTIVES_BOX_PULL_H_
 

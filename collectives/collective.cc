@@ -132,7 +132,7 @@ Collective::Collective(OpKind kind, GroupPlace place, DType dtype)
                  .detail_hash = stable_hash("")},
       place_(place) {}
 
-// Makes the Collective of one member's spec: the one place that says what a kind means.
+// Makes the Collective of a member's spec: the only code that knows the meaning of each kind.
 class CollectiveMaker {
  public:
   CollectiveMaker(GroupPlace place, const CollectiveSpec& spec)
@@ -162,7 +162,7 @@ class CollectiveMaker {
   Status set_exchange(BoxExchange boxes);
   Status set_reduce_boxes(BoxExchange boxes);
 
-  // What several kinds have in common.
+  // Steps that several kinds share.
   Status set_chunked_reduction(BoxReduction::Target target);
   Status set_root();
   void set_count(int64_t count);
@@ -276,7 +276,7 @@ void CollectiveMaker::set_bytes_written(int64_t elements) {
 
 Status CollectiveMaker::set_all_reduce() {
   const absl::Span<const int> replicas = spec_.replicas;
-  // Replicas have one output, which is the member's own and that of all others.
+  // Replicas share one output, so the member's own output is the output of all.
   const bool is_shared = !replicas.empty();
   TESSERA_RETURN_IF_ERROR(
       set_chunked_reduction(is_shared ? BoxReduction::Target::kOwn : BoxReduction::Target::kAll));
@@ -510,8 +510,8 @@ StatusOr<Collective::Ptr> Collective::make(GroupPlace place, const CollectiveSpe
   return CollectiveMaker(place, spec).make();
 }
 
-// Its signature is that of the operation where there is one: a member that comes late is then told
-// what became of the operation that it was for.
+// Has the signature of the operation where the spec makes one: a member that arrives late then gets
+// the verdict of the operation that it was meant for.
 Collective::Ptr Collective::refused(GroupPlace place, const CollectiveSpec& spec, Status error) {
   const StatusOr<std::shared_ptr<Collective>> made = CollectiveMaker(place, spec).make();
   const std::shared_ptr<Collective> c =
@@ -521,8 +521,8 @@ Collective::Ptr Collective::refused(GroupPlace place, const CollectiveSpec& spec
   return c;
 }
 
-// Part k of the output is what member k has for this one: all that it holds, or one of the parts
-// that it holds in the order of the members.
+// Part k of the output comes from member k: its whole input, or the part for this member where its
+// input has a part for each member.
 std::vector<BoxPull> Collective::pulls_of_parts(
     absl::Span<const int64_t* const> peer_counts) const {
   const int n = place_.num_members;

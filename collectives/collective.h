@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collective: one operation of a group, as one of its members does it. Made and checked once, then
-// run any number of times. MPI: a persistent collective (MPI_Allreduce_init).
+// Collective: an operation of a group, from the view of one member. It is made and checked once,
+// and run any number of times. MPI: a persistent collective (MPI_Allreduce_init).
 //
-// Whatever the kind, what a member does when all have arrived is one of two things:
+// When all members have arrived, a member of any kind of operation does one of two things:
 //
 //   pulls()      copy boxes out of inputs into the member's output
 //   reduction()  reduces one box of all inputs, terms ascending, into one output or several
@@ -13,16 +13,17 @@
 //   scatter from 0, counts 3, 5, 2   [3:8]    pulls [3:8] of 0, which holds [0:10]
 //   all_reduce of 60 f32             [0:60]   reduces [32:48] of all, which hold [0:60], to all
 //
-// A dense row-major buffer holds a box. Boxes have the coordinates of the member's output; an input
-// is named by the box that it holds in these. Kinds without boxes of their own have rank 1.
+// A dense row-major buffer holds a box. Boxes have the coordinates of the member's output; the box
+// that an input holds is given in these coordinates. Kinds without boxes of their own have rank 1.
 //
 // Invariants:
-//   1. the box of a pull or a reduction is inside what each of its inputs and outputs holds;
-//   2. what members do at the same time is free of races: no two write one element, and none reads
-//      an element that another one writes. This holds in place too, where in_place() allows it: an
-//      element is read by the member that writes it alone, or is copied to itself;
-//   3. together, members write each element of each output that the operation promises, once.
-//      (Of an exchange the caller's pulls decide; they must not overlap.)
+//   1. the box of a pull or a reduction is inside the box of each of its inputs and outputs;
+//   2. simultaneous work of members is free of races: no two members write one element, and no
+//      member reads an element that another one writes. This holds in place too, where in_place()
+//      allows it: only the member that writes an element reads it, or the element is copied to
+//      itself;
+//   3. together, members write each element of each output that the operation promises, once. (In
+//      an exchange the caller's pulls decide this; they must not overlap.)
 // collective_test.cc executes them for every kind. Movers execute a Collective and do not ask for
 // its kind, unless they have a tuned implementation of that kind.
 //
@@ -49,7 +50,7 @@
 
 namespace tessera {
 
-// One of the members of a group, by its position.
+// A member of a group, by its position.
 struct GroupPlace {
   int num_members = 1;
   int position = 0;
@@ -57,8 +58,8 @@ struct GroupPlace {
   friend bool operator==(const GroupPlace&, const GroupPlace&) = default;
 };
 
-// A list of them, immutable. Copies share its memory: members that pull the same have one list for
-// all.
+// An immutable list of pulls. Copies share its memory: members that pull the same boxes have one
+// list.
 class BoxPulls {
  public:
   BoxPulls() = default;
@@ -75,18 +76,18 @@ class BoxPulls {
   std::shared_ptr<const std::vector<BoxPull>> pulls_;  // null: empty
 };
 
-// `box` of what the members hold, reduced in ascending order of the members.
+// The reduction of `box` over the members, in ascending order of the members.
 struct BoxReduction {
   enum class Target : uint8_t {
     kOwn,   // the member's output
-    kRoot,  // the root's, which holds the same box
-    kAll,   // those of all members, which hold the same box
+    kRoot,  // the root's output, which holds the same box
+    kAll,   // the outputs of all members, which hold the same box
   };
 
   Box box;
   Target target = Target::kOwn;
-  Box held;          // by every member, where `sources` is empty
-  BoxPulls sources;  // sources[k].source_box is what member k holds
+  Box held;          // box that every member holds, where `sources` is empty
+  BoxPulls sources;  // member k holds sources[k].source_box
 
   const Box& held_by(int member) const {
     return sources.size() == 0 ? held : sources[member].source_box;
@@ -95,14 +96,14 @@ struct BoxReduction {
 
 // A member's arguments of an exchange of boxes or a reduction of boxes.
 struct BoxExchange {
-  Box in_box;   // what its input holds
-  Box out_box;  // what its output holds
-  // An exchange: what it copies. A reduction: pulls[k].source_box is what member k holds.
+  Box in_box;   // box of its input
+  Box out_box;  // box of its output
+  // An exchange: its copies. A reduction: member k holds pulls[k].source_box.
   BoxPulls pulls = {};
-  // The caller vouches for invariant 1 of the pulls, which are not checked again: the members of a
+  // The caller guarantees invariant 1 of the pulls, which are not checked again: the members of a
   // plan share a list of as many pulls as there are members.
   bool are_pulls_checked = false;
-  // The most that a member holds, equal on all members; 0 where they do not know it of each other.
+  // The most elements that any member holds, equal on all members; 0 where members do not know it.
   int64_t most_elements = 0;
   // See Collective::replicas().
   std::vector<int> replicas = {};
@@ -144,12 +145,13 @@ class Collective {
  public:
   using Ptr = std::shared_ptr<const Collective>;
 
-  // InvalidArgument for sizes, counts, roots, dtypes, reductions and boxes that make no operation.
-  // Requires 0 <= position < num_members; position 0 of a message sends, 1 receives. In a barrier
-  // each member adds `count` elements of all by itself; 0: nothing moves.
+  // Makes the Collective of a member. Requires 0 <= position < num_members; in a message position 0
+  // sends and position 1 receives. In a barrier each member adds `count` elements of all by itself;
+  // 0: nothing moves. InvalidArgument for sizes, counts, roots, dtypes, reductions and boxes that
+  // make no operation.
   static StatusOr<Ptr> make(GroupPlace place, const CollectiveSpec& spec);
   // A Collective that moves nothing: its runs fail with `error` for all members. For a caller that
-  // finds its arguments wrong while other members may be waiting for it.
+  // finds its arguments wrong while other members may already wait in the operation.
   static Ptr refused(GroupPlace place, const CollectiveSpec& spec, Status error);
   const Status& error() const { return error_; }
 
@@ -157,7 +159,7 @@ class Collective {
   DType dtype() const { return signature_.dtype; }
   ReduceOp op() const { return signature_.reduction; }  // kSum where nothing is reduced
   int root() const { return signature_.root; }          // 0 where there is none
-  const GroupPlace& place() const { return place_; }    // of a message among its two ends
+  const GroupPlace& place() const { return place_; }    // in a message: place of its end
   const MessageEnds& ends() const { return ends_; }
   // The facts on which all members must agree, without the detail of one run.
   const Signature& signature() const { return signature_; }
@@ -169,13 +171,13 @@ class Collective {
   // BoxExchange::most_elements; 0 where each member knows only its own count.
   int64_t count() const { return count_; }
   // By member: the elements of each input (all_gather, gather), of each output (reduce_scatter,
-  // scatter), or those that this member sends to each and receives from each (all_to_all).
-  // Otherwise empty.
+  // scatter), or the elements that this member sends to each (all_to_all). Otherwise empty. In an
+  // all_to_all received_counts() are the elements that this member receives from each.
   const Counts& counts() const { return counts_; }
   const Counts& received_counts() const { return received_counts_; }
-  // The members whose outputs share one memory, ascending and with this one; the first provides the
-  // memory. Empty where the member's output is its own. In an all_reduce they are all members, in
-  // an exchange the members whose pulls fill one box together.
+  // The members whose outputs share one memory, ascending, this member included; the first provides
+  // the memory. Empty where the output is not shared. In an all_reduce these are all members; in an
+  // exchange the members whose pulls fill one box together.
   absl::Span<const int> replicas() const { return replicas_; }
 
   // The elements that the member must pass. Without a value it may pass any number.
@@ -186,7 +188,7 @@ class Collective {
     enum class Rule : uint8_t {
       kExactly,   // element `in_offset` of the input may be element `out_offset` of the output
       kNever,     // must not overlap
-      kAnywhere,  // one of the two is not used
+      kAnywhere,  // the input or the output is not used
     };
     Rule rule = Rule::kExactly;
     int64_t in_offset = 0;
@@ -195,37 +197,37 @@ class Collective {
   const InPlace& in_place() const { return in_place_; }
 
   const Box& out_box() const { return out_box_; }
-  // The member writes the identity of this reduction to every element of its output, before it
-  // pulls.
+  // Before its pulls the member writes the identity of this reduction to every element of its
+  // output.
   const std::optional<ReduceOp>& fill() const { return fill_; }
-  // Whether the pulls follow from what the other members pass: an all_to_all whose parts are not
-  // all equal. Each member then tells the others its own_counts().
+  // Whether the pulls depend on the counts that the other members pass: an all_to_all whose parts
+  // are not all equal. Each member then sends the others its own_counts().
   bool needs_peer_counts() const { return pulls_from_ == PullsFrom::kPeerCounts; }
   // The boxes that the member pulls. `peer_counts`: the own_counts() of all by member, if
   // needs_peer_counts(); wrong counts are the same InvalidArgument for every member. `made` holds a
-  // list that is not kept. A list of several members' parts begins with the member's own, so that
-  // not all read the same input at the same time.
+  // list that is not stored. A list with parts of several members begins with the member's own
+  // part, so that the members do not all read the same input at the same time.
   StatusOr<absl::Span<const BoxPull>> pulls(absl::Span<const int64_t* const> peer_counts,
                                             std::vector<BoxPull>& made) const;
-  // The list of boxes that it keeps, which members may have in common: pulls, or what each member
-  // holds of a reduction of boxes.
+  // The stored list of boxes, which members may share: pulls, or the boxes that the members hold in
+  // a reduction of boxes.
   const BoxPulls& boxes() const { return reduction_.has_value() ? reduction_->sources : pulls_; }
   // Null: none.
   const BoxReduction* reduction() const { return reduction_.has_value() ? &*reduction_ : nullptr; }
 
-  // Which members use whose memory.
+  // Which members access the memory of this member.
   struct Access {
     bool is_input_read = true;           // any member reads this one's input
-    bool do_peers_read_input = true;     // another one does
+    bool do_peers_read_input = true;     // another member reads it
     bool do_peers_write_output = false;  // others write into this one's output
-    // A member's part is over only when those of all are. Else others use nothing of a member but
-    // its input.
+    // A member's part is over only when the parts of all members are over. If false, other members
+    // use nothing of this member except its input.
     bool ends_together = false;
   };
   const Access& access() const { return access_; }
 
-  // The bytes that all members write together, which decides how they store. A member that knows
-  // only its own part counts as if all were like it. See BoxExchange::elements_written.
+  // The bytes that all members write together, which determine the stores. A member that knows only
+  // its own part assumes that all parts are equal. See BoxExchange::elements_written.
   int64_t bytes_written() const { return bytes_written_; }
 
  private:
@@ -253,13 +255,13 @@ class Collective {
   Box out_box_ = {{0}, {0}};
   std::optional<ReduceOp> fill_;
   PullsFrom pulls_from_ = PullsFrom::kList;
-  BoxPulls pulls_;  // empty where they are made at each run
+  BoxPulls pulls_;  // empty where pulls are made at each run
   std::optional<BoxReduction> reduction_;
   Access access_;
   int64_t bytes_written_ = 0;
 };
 
-// The memory that the member uses.
+// Bytes of the memory that the member uses.
 inline int64_t in_bytes(const Collective& c) {
   return c.in_count().value_or(0) * dtype_size(c.dtype());
 }
@@ -274,7 +276,8 @@ inline bool adds_by_host(const Collective& c) {
          may_add_by_host(c.op(), c.dtype());
 }
 
-// The counts that the member of an all_to_all sends to each, then those that it receives from each.
+// The counts that the member of an all_to_all sends to each member, then the counts that it
+// receives from each.
 std::vector<int64_t> own_counts(const Collective& c);
 
 // The part of the whole that a member reduces, in a reduction without boxes of its own. In an

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The invariants of collective.h for every kind: a slow interpreter does what all members of an
-// operation are to do, one element at a time, and compares the outputs with those of an oracle that
+// The invariants of collective.h for every kind. A slow interpreter executes the Collectives of all
+// members of an operation, one element at a time, and compares the outputs with an oracle that
 // knows the operation, but no Collective.
 #include "collectives/collective.h"
 
@@ -75,7 +75,7 @@ class Played {
 
   Values out(int member) const { return outs_[member].values; }
 
-  // Invariants 1 and 2 hold, and what the members say of themselves is so.
+  // Checks invariants 1 and 2, and the statements of the members about themselves.
   void expect_in_order() const {
     EXPECT_EQ(fault_, "");
     int64_t written = 0;
@@ -219,7 +219,8 @@ Collectives for_all(int num_members, const CollectiveSpec& spec) {
   return for_all(num_members, [&](GroupPlace place) { return Collective::make(place, spec); });
 }
 
-// What `members` pass: the sizes that a Collective asks for, and `other` where any will do.
+// The memory of `members`: the sizes that a Collective asks for, and `other` where any size will
+// do.
 Played play(const Collectives& members, int64_t other = 0) {
   Values ins;
   Values outs;
@@ -486,7 +487,7 @@ int64_t element(const Box& held, int member, const std::vector<int64_t>& index) 
   return value(member, place_in(held, index));
 }
 
-// Each element that a member wants is pulled from one of the members that hold it, if any does.
+// Each element that a member wants is pulled from a member that holds it, if any member does.
 TEST(CollectiveTest, ExchangesOfRandomBoxes) {
   std::mt19937 random(7);
   int pulled = 0;
@@ -555,7 +556,7 @@ TEST(CollectiveTest, ReductionsOfRandomBoxes) {
   }
 }
 
-// What make() refuses.
+// Specs that make() refuses.
 struct WrongCase {
   const char* name;
   StatusOr<Collective::Ptr> made;

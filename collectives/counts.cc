@@ -50,7 +50,7 @@ std::string Counts::to_string() const {
 uint64_t Counts::hash() const {
   if (list_ != nullptr) return stable_hash(absl::MakeConstSpan(*list_));
   const int64_t words[] = {size_, each_};
-  // Another seed than that of a list of two counts.
+  // A seed that differs from the seed of a list of two counts.
   return stable_hash(absl::MakeConstSpan(words), /*seed=*/1);
 }
 

@@ -7,8 +7,8 @@
 //   Counts::of({8, 8, 8, 8})      is Counts::equal(4, 8): there is one form of each value
 //
 // Parts are nearly always equal, and an operation of a few bytes has no time to allocate as many
-// equal numbers as there are members. Values are not checked here;
-// Collective::make() does that. Immutable except by assignment; thread-safe, as a shared_ptr is.
+// equal numbers as there are members. Values are not checked here; Collective::make() checks them.
+// Immutable except by assignment; thread-safe, as a shared_ptr is.
 #ifndef TESSERA_COLLECTIVES_COUNTS_H_
 #define TESSERA_COLLECTIVES_COUNTS_H_
 
@@ -44,7 +44,7 @@ class Counts {
 
   // "3, 5, 0, 2".
   std::string to_string() const;
-  // Does not depend on the process. Unequal counts have equal hashes only by chance.
+  // Equal in every process. Unequal counts have equal hashes only by chance.
   uint64_t hash() const;
 
   friend bool operator==(const Counts& a, const Counts& b);

@@ -115,7 +115,7 @@ TEST(CountsTest, CopiesStayWhenOneIsAssigned) {
   EXPECT_EQ(second.to_string(), "1, 2, 3");
 }
 
-// What validate() finds wrong with the counts of a call.
+// The mistakes that validate() finds in the counts of a call.
 struct WrongCase {
   const char* name;
   OpKind kind;

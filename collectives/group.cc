@@ -82,7 +82,7 @@ Status check_overlap(const Collective& collective, const internal::CallMemory& m
                    has_in_place ? "; only exactly in place is allowed" : "; use separate memory"));
 }
 
-// That the memory is what the Collective asks for.
+// Checks that the memory has the sizes that the Collective asks for.
 Status check_sizes(const Collective& collective, const internal::CallMemory& memory) {
   const std::optional<int64_t> in_count = collective.in_count();
   const std::optional<int64_t> out_count = collective.out_count();

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group: an ordered list of devices that run collectives together, as one of them sees it.
+// Group: an ordered list of devices that run collectives together, as one member sees it.
 //
 //   StatusOr<Group> group = client.group({0, 1, 2, 3});
 //   std::vector<float> in(1024, 1.0f), out(1024);
 //   Work w = group->all_reduce(in, out, ReduceOp::kSum);
 //   Status s = w.wait(absl::Seconds(5));
 //
-// Memory is a vector, an array, a span or a DeviceSpan of Client::allocate(); {} is none
+// Memory is a vector, an array, a span or a DeviceSpan of Client::allocate(); {} is no memory
 // (memory.h). The element type follows from it. Each operation has a second form below the first,
-// of two spans, whose type can be named: all_reduce<float>(in, out, op) converts what converts to
-// spans of float. That is why this header is long.
+// which takes two spans and whose type can be named: all_reduce<float>(in, out, op) accepts
+// everything that converts to spans of float. The two forms make this header long.
 //
 // P = size(), r = position(), S = bytes of the count named. Invariants:
 //   1. members call the same operations in the same order; where they do not, all of them get
@@ -21,24 +21,24 @@
 //      ClientOptions::backend);
 //   3. all members get the same Status of one operation. After a failure the group can be used
 //      again, unless a member is lost. Exceptions:
-//        lent inputs             where the others only read a tensor of the member's, or nothing,
-//                                the operation ends for it with its own part; a loss or a deadline
-//                                after that is told to the others alone
-//        deadlines in a queue    clients that give up an operation while one many calls before it
-//                                is not over may get a text each
-//        a client far behind     gets "given up without this client" for the calls that the others
-//                                have given up, and goes on with what they do then; its barrier
-//                                is theirs at once
+//        lent inputs             where the other members only read a tensor of the member, or read
+//                                nothing, the operation ends for the member when its own part ends;
+//                                a loss or a deadline after that is an error of the others only
+//        deadlines in a queue    clients that give up an operation may get different texts if an
+//                                operation many calls before it is not over
+//        a client far behind     gets "given up without this client" for the calls that the
+//                                others have given up, and then joins their present call; its
+//                                barrier joins theirs immediately
 //
 // Calls are asynchronous: they enqueue on the member's device and return. Memory must stay valid,
 // and have no other writer, until the Work is done. In and out may be exactly in place where a
 // function says so; any other overlap is InvalidArgument. Zero elements are legal, with null
 // pointers too.
 //
-// Functions may be called from any thread. A member's operations are those of its device, in the
-// order of the calls; two members of one client are two devices, each with an order of its own, and
-// may be driven by a thread each. Threads that call on the same member at once leave its order to
-// chance, which invariant 1 does not allow.
+// Functions may be called from any thread. A member's operations run on its device, in the order of
+// the calls. Two members of one client are two devices with independent orders; each may be driven
+// by its own thread. Threads that call the same member at the same time leave its order to chance,
+// which invariant 1 does not allow.
 //
 // When the Work is done memory is the caller's again, with one exception. Where out is the memory
 // of a tensor (what from_function() and local_map() let a caller write), members of other clients
@@ -74,7 +74,7 @@ struct GroupAccess;
 
 class Group {
  public:
-  // Internal: groups come from Client::group().
+  // Internal: Client::group() makes groups.
   explicit Group(std::shared_ptr<const internal::GroupMember> member)
       : member_(std::move(member)) {}
 
@@ -114,7 +114,7 @@ class Group {
                  internal::memory_of<T>(in, out));
   }
 
-  // Each out = the root's in; other ins may be empty. In place at the root. S read a member.
+  // Each out = the root's in; other ins may be empty. In place at the root. A member reads S bytes.
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work broadcast(const In& in, Out&& out, int root) const {
     const auto spans = internal::spans_of(in, out);
@@ -206,11 +206,12 @@ class Group {
                  internal::memory_of<T>(in, out));
   }
 
-  // One message to member `to`, matched in order with its recv from this member: the k-th recv is
-  // of the k-th send, and gets its verdict where that has timed out long ago. Neither holds up the
-  // other operations of its device, so any order of sends and recvs is free of deadlock; a recv is
-  // ordered against other operations by its Work alone. The Work of a send is done when the message
-  // has been received.
+  // One message to member `to`. The k-th send to a member is matched with its k-th recv from this
+  // member. The recv gets the verdict of that send, even if the send timed out long before.
+  // - A send or recv does not delay the other operations of its device, so any order of sends and
+  //   recvs is free of deadlock.
+  // - Only the Work of a recv orders it against other operations.
+  // - The Work of a send is done when the message has been received.
   template <InMemory In>
   Work send(const In& in, int to) const {
     return send(internal::spans_of(in, internal::NoMemory()).in, to);
@@ -232,7 +233,8 @@ class Group {
   Work barrier() const;
 
   // Fills parts of `out`, which holds `out_box`, with boxes that members hold: pulls[i] copies its
-  // box from the `in` of member pulls[i].source. Every member passes what its own `in` holds.
+  // box from the `in` of member pulls[i].source. Every member passes the box of its own `in` as
+  // in_box.
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work exchange(const In& in, const Box& in_box, Out&& out, const Box& out_box,
                 absl::Span<const BoxPull> pulls) const {
@@ -248,7 +250,7 @@ class Group {
  private:
   friend struct internal::GroupAccess;
 
-  // An operation as the functions above know it.
+  // The arguments of an operation that the functions above pass on.
   struct Call {
     OpKind kind;
     ReduceOp op = ReduceOp::kSum;
@@ -260,7 +262,7 @@ class Group {
     absl::Span<const int64_t> received_counts = {};
   };
   Work start(const Call& call, const internal::CallMemory& memory) const;
-  // As the sender where `sends`, else as the receiver.
+  // Starts the send where `sends`, else the recv.
   Work start_message(const internal::CallMemory& memory, int peer, bool sends) const;
   Work start_exchange(const internal::CallMemory& memory, const Box& in_box, const Box& out_box,
                       absl::Span<const BoxPull> pulls) const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is behind Group: the back end that executes the collectives of a group, and the member that
-// a Group is a handle of. Internal: programs see group.h alone.
+// The implementation behind Group: the back end that executes the collectives of a group, and the
+// member to which a Group is a handle. Internal: programs use only group.h.
 #ifndef TESSERA_COLLECTIVES_GROUP_BACKEND_H_
 #define TESSERA_COLLECTIVES_GROUP_BACKEND_H_
 
@@ -21,14 +21,14 @@
 
 namespace tessera {
 
-// What executes the collectives of one group, such as the host's shared memory or NCCL.
+// Executes the collectives of one group: runs of one host, or runs that span hosts.
 class GroupBackend {
  public:
   virtual ~GroupBackend() = default;
   // Ids of the members' devices, in group order.
   virtual absl::Span<const int> device_ids() const = 0;
-  // Starts a run of the Collective for its member, which must be a device of this client: the one
-  // at place(), of a message the end that place() says.
+  // Starts a run of the Collective for its member, which must be a device of this client: the
+  // member at place(), or in a message the end that place() names.
   virtual Work start(Collective::Ptr collective, Arguments arguments) = 0;
 };
 
@@ -37,7 +37,7 @@ namespace internal {
 // One member of a group. Thread-safe as Group is.
 class GroupMember {
  public:
-  // `order`: of the reductions; equal on all members.
+  // `order`: the order of the reductions; equal on all members.
   GroupMember(std::shared_ptr<GroupBackend> backend, int position, ReductionOrder order)
       : backend_(std::move(backend)), position_(position), order_(order) {}
 
@@ -46,13 +46,13 @@ class GroupMember {
   int position() const { return position_; }
   ReductionOrder order() const { return order_; }
 
-  // Any operation as this member, except a message. Arguments that are wrong become the error of
-  // the operation on all members.
+  // Starts any operation as this member, except a message. Wrong arguments become the error of the
+  // operation on all members.
   Work start(const CollectiveSpec& spec, const CallMemory& memory, Arguments arguments = {}) const {
     return start({.num_members = size(), .position = position_}, spec, memory,
                  std::move(arguments));
   }
-  // As the member at `place`; of a message one of its two ends.
+  // Starts an operation as the member at `place`; a message as the end at `place`.
   Work start(GroupPlace place, const CollectiveSpec& spec, const CallMemory& memory,
              Arguments arguments) const;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the functions of Group take as memory, by what compiles and what does not, and that every
-// form makes the same call.
+// The memory that the functions of Group accept, checked by whether calls compile; and both forms
+// of each function make the same call.
 #include "collectives/group.h"
 
 #include <array>
@@ -37,7 +37,8 @@ using ::testing::ElementsAre;
 
 constexpr ReduceOp kSum = ReduceOp::kSum;
 
-// Each function of an in and an out, as something that either can be called with types or cannot.
+// Each function of an in and an out, as a callable that tells whether it can be called with given
+// types.
 #define TESSERA_CALL(name, ...)                                                         \
   [](const Group& group, auto&& in,                                                     \
      auto&& out) -> decltype(group.name(std::forward<decltype(in)>(in),                 \
@@ -243,7 +244,8 @@ TEST(GroupTest, PrintsItsDevicesAndItsOwn) {
   EXPECT_EQ(text({3, 2, 1, 5, 6, 7}, 0), "group of devices 3, 2, 1, 5-7, as device 3");
   Group group = internal::make_group(std::make_shared<LastRun>(), 0);
   const Group moved_to = std::move(group);
-  EXPECT_EQ(group.to_string(), "group that was moved from");  // NOLINT: what the test is about
+  EXPECT_EQ(group.to_string(),
+            "group that was moved from");  // NOLINT: tests an object that was moved from
 }
 
 }  // namespace

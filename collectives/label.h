@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Label: what an operation is called in messages.
+// Label: the name of an operation in messages.
 //
 //   all_reduce                                          a name
 //   barrier "ckpt" on {batch=4}                         a name, a text, and where
@@ -23,9 +23,9 @@
 
 namespace tessera {
 
-// Writes the text and a final '\0'; of a text that does not fit its two ends, since names and lists
-// may differ at the end alone. Returns the number of bytes before the '\0'. Requires room for one
-// byte.
+// Writes the text and a final '\0'. If the text does not fit, writes only its two ends, since names
+// and lists may differ only at the end. Returns the number of bytes before the '\0'. Requires room
+// for one byte.
 size_t copy_cut(absl::Span<char> to, absl::string_view text);
 
 class Label {
@@ -34,7 +34,7 @@ class Label {
   Label(SharedText text) : Label(std::move(text), 0, {}) {}
   Label(std::string text) : Label(SharedText(std::move(text))) {}
   Label(const char* text) : Label(std::string(text)) {}
-  // "name #number text where"; without what is 0 or empty.
+  // "name #number text where"; parts that are 0 or empty are left out.
   Label(SharedText name, uint64_t number, SharedText text, SharedText where = {});
 
   bool empty() const { return parts_ == nullptr; }

@@ -5,10 +5,10 @@
 //   in    std::vector<float>, std::array, float[8], absl::Span<const float>, absl::Span<float>,
 //         DeviceSpan<float>, anything with data() and size(), also const
 //   out   the same where it can be written; a temporary only if it is a span
-//   {}    no elements: in a call with other memory, whose type it takes
+//   {}    no elements: in a call with other memory, whose element type it takes
 //
-// An in and an out of one call have the same element type, which has a DType. Everything else does
-// not compile: const memory as an out, float beside double, a vector<bool>, which has no array.
+// An in and an out of one call have the same element type, which has a DType. Nothing else
+// compiles: const memory as an out, float beside double, or a vector<bool>, which has no array.
 #ifndef TESSERA_COLLECTIVES_MEMORY_H_
 #define TESSERA_COLLECTIVES_MEMORY_H_
 

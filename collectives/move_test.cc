@@ -29,7 +29,7 @@ using testing::IsOk;
 constexpr int kNumMembers = 4;
 constexpr int64_t kCount = 10;
 
-// What member `position` does; elements of one byte, parts of unequal size.
+// The Collective of member `position`; elements of one byte, parts of unequal size.
 Collective::Ptr collective_of(OpKind kind, int position) {
   // Each member holds a row of 10 columns; a member pulls 2 columns of all rows, or reduces 3.
   std::vector<BoxPull> pulls;

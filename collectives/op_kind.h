@@ -22,7 +22,7 @@ enum class OpKind : uint8_t {
   kSendRecv,     // both ends of one message: the group is {sender, receiver}
   kBarrier,      // an all-reduce of one element, with a name
   kExchange,     // each member pulls boxes from the others
-  kReduceBoxes,  // each member reduces one box out of the boxes that all hold
+  kReduceBoxes,  // each member reduces one box of the boxes that all hold
 };
 inline constexpr int kNumOpKinds = 12;
 // "all_reduce", "reduce", ...

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PendingWork: what a back end keeps of one started operation, behind Work. Internal: programs see
-// work.h alone.
+// PendingWork: the state of a started operation in a back end, behind Work. Internal: programs use
+// only work.h.
 #ifndef TESSERA_COLLECTIVES_PENDING_WORK_H_
 #define TESSERA_COLLECTIVES_PENDING_WORK_H_
 
@@ -14,8 +14,9 @@ class PendingWork {
  public:
   virtual ~PendingWork() = default;
   virtual bool done() const = 0;
-  // Blocks until the operation is done or `deadline` has passed; then it is given up for all
-  // members, unless all of them had arrived. Returns the verdict that all members get.
+  // Blocks until the operation is done or `deadline` has passed. At the deadline it is given up for
+  // all members, unless all of them had arrived. Returns the verdict, which is the same for all
+  // members.
   virtual Status wait_until(absl::Time deadline) = 0;
 };
 

@@ -6,7 +6,7 @@
 namespace tessera {
 namespace {
 
-// More members have long lists of pulls.
+// Larger groups have long lists of pulls.
 constexpr int kMostMembers = 64;
 
 // To compare the boxes of two operations takes as long as to prepare one.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PreparedCollectives: the collectives that one member has started last, for the next call of the
-// same operation. So a loop prepares what it does once.
+// PreparedCollectives: the collectives that a member has started last, for the next call of the
+// same operation, so that a loop prepares each operation only once.
 //
-// Bounded: a few of them, of groups of a size at which each is small. Thread-safe. Threads that
-// call at the same time do not wait for each other: one of them finds nothing.
+// Bounded: keeps a few collectives, of groups that are small enough. Thread-safe. Threads that call
+// at the same time do not wait for each other: find() returns null in one of them.
 #ifndef TESSERA_COLLECTIVES_PREPARED_H_
 #define TESSERA_COLLECTIVES_PREPARED_H_
 
@@ -18,15 +18,15 @@ namespace tessera {
 
 class PreparedCollectives {
  public:
-  // The Collective that make() makes of the two; null where it is not kept.
+  // The Collective that make() makes from these arguments; null where it is not kept.
   Collective::Ptr find(GroupPlace place, const CollectiveSpec& spec);
-  // Keeps it in place of the one kept first. Not one with boxes of the caller's.
+  // Keeps it in place of the oldest. Ignores a collective with boxes of the caller.
   void keep(const Collective::Ptr& collective);
 
  private:
-  std::atomic<bool> busy_{false};  // true: a thread uses what follows
+  std::atomic<bool> busy_{false};  // true: a thread uses the members below
   std::array<Collective::Ptr, 4> kept_;
-  size_t next_ = 0;  // in kept_, to be replaced
+  size_t next_ = 0;  // index in kept_ of the next to be replaced
 };
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is found of earlier calls, what is not, and how much is kept.
+// Which earlier calls are found, which are not, and how many are kept.
 #include "collectives/prepared.h"
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 //
 // Shared, SharedText: immutable values that copies share.
 //
-// A relayout that runs again and again starts copies of one call: what is the same in all of them
-// is not copied from the heap to the heap each time. Thread-safe, as a shared_ptr is.
+// A relayout that runs repeatedly starts copies of one call: the data that all copies share is not
+// copied on the heap each time. Thread-safe, as a shared_ptr is.
 #ifndef TESSERA_COLLECTIVES_SHARED_H_
 #define TESSERA_COLLECTIVES_SHARED_H_
 
@@ -38,8 +38,8 @@ class Shared {
   std::shared_ptr<const T> value_;  // null: none()
 };
 
-// A text: a short one is stored in the object, copies share a longer one. Every operation has
-// several, most of them empty: to move one is to copy four words.
+// A text: a short one is stored in the object; copies share a longer one. Every operation has
+// several, most of them empty: moving a text copies four words.
 class SharedText {
  public:
   SharedText() = default;

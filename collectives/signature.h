@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Signature: what all members of an operation must agree on.
+// Signature: the facts on which all members of an operation must agree.
 //
 // Members write it to memory that they share and compare it there, as bytes. Its layout is part of
 // the protocol between clients.
@@ -24,7 +24,8 @@ struct Signature {
   OpKind kind;
   DType dtype;
   ReduceOp reduction;
-  // Whether the input is in the entry: follows from the rest, except where outputs are shared.
+  // Whether the input is in the entry. Follows from the other fields, except where outputs are
+  // shared.
   bool inlined = false;
   ReductionOrder order = ReductionOrder::kFlat;
   uint8_t zeros[7] = {};

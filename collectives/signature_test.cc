@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What members must agree on, by kind, and what is left of it where a call is wrong.
+// The facts on which members must agree, by kind, and the rest of them where a call is wrong.
 #include "collectives/signature.h"
 
 #include <vector>
@@ -17,7 +17,7 @@
 namespace tessera {
 namespace {
 
-// The signatures of all members, of which a spec says what each asks for.
+// The signatures of all members, each from the member's spec.
 std::vector<Signature> signatures(int n, const CollectiveSpec& spec) {
   std::vector<Signature> all;
   for (int m = 0; m < n; ++m) all.push_back((*Collective::make({n, m}, spec))->signature());

@@ -6,7 +6,7 @@
 //   Status s = w.wait(absl::Seconds(5));
 //
 // A Work that was moved from is done, with FailedPrecondition. Cheap to copy; all copies mean the
-// same operation. Thread-safe. A Work may be dropped without waiting: the operation goes on, and
+// same operation. Thread-safe. A Work may be dropped without waiting: the operation continues, and
 // sync_devices() reports its error. PyTorch: c10d Work. NCCL: the stream, plus
 // ncclCommGetAsyncError.
 #ifndef TESSERA_COLLECTIVES_WORK_H_
@@ -27,7 +27,7 @@ class Work {
   explicit Work(std::shared_ptr<PendingWork> pending) : pending_(std::move(pending)) {}
 
   bool done() const;
-  // Blocks until the operation is done; its status.
+  // Blocks until the operation is done; returns its status.
   Status await() const { return wait_until(absl::InfiniteFuture()); }
   // As await(), with a deadline over the operation: if a member has not arrived by then, all
   // members get the same DeadlineExceeded, which names it, and the group can be used again.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The elementwise operations of engines, as a list and as an enumeration. pointwise_math.h has
-// their formulas, by the same names; everything else in compute/ follows from the list.
+// The elementwise operations, as a list and as an enumeration. The functions of operations and the
+// kernels of engines follow from the list.
 //
 // nvcc reads this header: it includes nothing but the language's integers.
 #ifndef TESSERA_COMPUTE_POINTWISE_OPS_H_

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// By its path: the library that a plain name finds may have threads.
+// Loads the library by its path: the library that a plain name finds may have threads.
 constexpr char kOpenBlas[] = "/usr/lib/x86_64-linux-gnu/openblas-serial/libopenblas.so.0";
 constexpr absl::string_view kWithOpenBlas = ", openblas";
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arithmetic: what the bits of a result depend on besides the operands, where a CPU computes: the
+// Arithmetic: the properties of a CPU that determine the bits of a result besides the operands: the
 // instruction set of the kernels, and whether OpenBLAS computes some products.
 //
 // Clients of one job may run on different CPUs. They agree on one Arithmetic when they connect, so
@@ -19,12 +19,12 @@
 
 namespace tessera {
 
-// In ascending order: a CPU that has one has those before it.
+// In ascending order: a CPU with a set also has the sets before it.
 enum class InstructionSet : uint8_t { kBaseline, kAvx2, kAvx512 };
 
 // "baseline", "avx2" or "avx512".
 const char* instruction_set_name(InstructionSet set);
-// The best that this CPU has and this build has code for.
+// The best set that this CPU supports and this build has code for.
 InstructionSet best_instruction_set();
 
 struct Arithmetic {
@@ -34,7 +34,7 @@ struct Arithmetic {
 
   // The best of this host. The first call loads OpenBLAS, which takes some milliseconds.
   static const Arithmetic& of_this_host();
-  // What to_string() returned. InvalidArgument for another text.
+  // Reads a text of to_string(). InvalidArgument for another text.
   static StatusOr<Arithmetic> parse(absl::string_view text);
   // "avx2" or "avx2, openblas".
   std::string to_string() const;
@@ -42,7 +42,7 @@ struct Arithmetic {
   friend bool operator==(const Arithmetic&, const Arithmetic&) = default;
 };
 
-// The best that hosts of both can compute with.
+// The best arithmetic that the hosts of both can use.
 Arithmetic common_arithmetic(const Arithmetic& a, const Arithmetic& b);
 
 // Functions of OpenBLAS, cblas_sgemm and cblas_dgemm: enumerations and sizes are of type int.

@@ -35,8 +35,8 @@ bool Buffer::take_memory_of(const std::shared_ptr<const Buffer>& old) {
       old->pool_ != pool_ || old->size_bytes_ != size_bytes_ || memory_.data != nullptr) {
     return false;
   }
-  // Whatever other threads read was read before: they have dropped their handles, and dropping one
-  // here acquires what they released, which reading the count does not.
+  // Other threads have dropped their handles, so their reads are over. Dropping a handle here
+  // acquires the writes that they released; reading the count does not.
   std::shared_ptr<const Buffer>(old).reset();
   memory_ = std::exchange(const_cast<Buffer&>(*old).memory_, {});
   return true;

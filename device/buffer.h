@@ -10,8 +10,8 @@
 // results of a queue of ops do not exist all at once.
 //
 // A view is a part of another buffer: the same memory and the same ready(). It has no op of its
-// own, and is there as soon as it is made, whether or not that buffer is ready. The memory of that
-// buffer is released with the last of the two and of its other views.
+// own. A view can be made before that buffer is ready. The memory is released when the buffer and
+// all of its views are gone.
 //
 // Where the device itself fills the memory (MemoryPool::UsedBy::kDevice), it does so after the op's
 // task has run: the task gives it work to do. Then issued() is set before ready(), and is enough
@@ -42,21 +42,23 @@ class Buffer {
   // A buffer without memory that failed before it was made.
   static std::shared_ptr<Buffer> failed(Status error);
   // A view of the part of `whole` that begins at `offset_bytes`; all of it must be in `whole`,
-  // unless that has failed. A view of a view is a view of what that one is a part of.
+  // unless `whole` has failed. A view of a view becomes a view of the buffer behind it.
   static std::shared_ptr<const Buffer> view(std::shared_ptr<const Buffer> whole,
                                             int64_t offset_bytes, int64_t size_bytes);
 
-  // Takes the memory of a deferred buffer; the op that fills it calls this, from one thread, before
-  // it asks for mutable_data(). Nothing where the memory is there. ResourceExhausted as allocate().
+  // Acquires the memory of a deferred buffer. The op that fills the buffer calls this, from one
+  // thread, before it calls mutable_data(). Does nothing where the memory is there.
+  // ResourceExhausted as allocate().
   Status take_memory();
 
-  // Instead of take_memory(), as if `old` had been dropped and its memory taken: makes its memory
-  // this buffer's. False, and nothing changes, unless `old` is the only handle of a buffer of this
-  // pool and size that is no view and shares no memory. `old` has no contents then.
+  // An alternative to take_memory(): moves the memory of `old` to this buffer, as if `old` had been
+  // dropped and its memory acquired. Returns false, and changes nothing, unless `old` is the only
+  // handle of a buffer of this pool and size that is no view and shares no memory. `old` has no
+  // contents afterwards.
   bool take_memory_of(const std::shared_ptr<const Buffer>& old);
 
-  // Makes memory that others share the buffer's; `owner` keeps it. The op that fills the buffer
-  // calls this instead of take_memory(), before it sets ready().
+  // Makes memory of another owner the buffer's memory; `owner` keeps it. The op that fills the
+  // buffer calls this instead of take_memory(), before it sets ready().
   void share_memory(std::byte* data, std::shared_ptr<const void> owner);
 
   // Null as long as there is no memory.
@@ -91,8 +93,8 @@ class Buffer {
     TESSERA_RETURN_IF_ERROR(issued().wait());
     return is_unverified() ? ready().wait() : ready().status();
   }
-  // Whether the device itself finds out, after issued(), whether the contents can be computed: an
-  // index may be out of range. Set before issued(). LocalDevice::use() does not wait for it.
+  // Whether the device determines after issued() whether the contents can be computed: an index may
+  // be out of range. Set before issued(). LocalDevice::use() does not wait for it.
   bool is_unverified() const {
     const Buffer& buffer = filled();
     return buffer.progress_ != nullptr &&
@@ -106,8 +108,8 @@ class Buffer {
                                 : nullptr;
   }
 
-  // The copy in host memory of a buffer that a device fills, as long as a shared_ptr to it exists;
-  // else what `make` returns, which then is the copy.
+  // The copy in host memory of a buffer that a device fills, while a shared_ptr to the copy exists;
+  // otherwise calls `make`, whose result is the copy from then on.
   std::shared_ptr<const Buffer> host_copy(
       absl::FunctionRef<std::shared_ptr<const Buffer>()> make) const;
 

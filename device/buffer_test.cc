@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Views of buffers: before the memory is there, after it is, and when the buffer itself is dropped.
-// What becomes of a buffer's own memory where it shares that of others.
+// Also the end of a buffer's own memory where the buffer shares the memory of another owner.
 #include "device/buffer.h"
 
 #include <cstddef>

@@ -5,8 +5,8 @@
 // Invariants:
 //   1. done() goes from false to true once, and status() never changes after that;
 //   2. the set() that counts does not touch the object any more once a waiter can see that it is
-//      done, so that the waiter may destroy it. A thread that may set it a second time keeps it
-//      alive.
+//      done, so that the waiter may destroy it. A thread that may call set() a second time keeps
+//      the object alive.
 //
 // Thread-safe, without a lock. Sixteen bytes: operations have two, buffers one or more.
 #ifndef TESSERA_DEVICE_COMPLETION_H_
@@ -33,7 +33,7 @@ class Completion {
   Status status() const;
   // Blocks until set() has been called and returns its status.
   Status wait() const;
-  // As wait(), until `deadline`; false where the deadline came first.
+  // As wait(), until `deadline`; false where the deadline passed first.
   bool wait_until(absl::Time deadline) const;
 
  private:

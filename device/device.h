@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Device: one place where a shard can live, as every client of the job sees it.
+// Device: a place that can hold a shard, as every client of the job sees it.
 //
 //   client 0: devices 0, 1     ids are 0..n-1 over the job, ordered by client, then by local
 //   client 1: devices 2, 3     ordinal: device 3 is client 1's ordinal 1

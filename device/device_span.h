@@ -6,10 +6,10 @@
 //   std::fill(x.begin(), x.end(), 1.0f);                     of a CPU device
 //   group.all_reduce(x, x, ReduceOp::kSum);
 //
-// Other members reach it directly: memory from elsewhere is copied on its way to other clients. 64
-// bytes aligned, not initialised. Copies share the memory, which is given back with the last of
-// them: keep one until the Work is done. On a GPU it is the GPU's memory, which the host must not
-// touch.
+// Other members reach this memory directly; memory from elsewhere is copied on its way to other
+// clients. It is aligned to 64 bytes and not initialised. Copies of a span share the memory, which
+// is released with the last of them: keep a copy until the Work is done. On a GPU it is the GPU's
+// memory, which the host must not touch.
 #ifndef TESSERA_DEVICE_DEVICE_SPAN_H_
 #define TESSERA_DEVICE_DEVICE_SPAN_H_
 
@@ -26,7 +26,7 @@ class DeviceSpan {
  public:
   using value_type = T;
 
-  // No elements.
+  // A span without elements.
   DeviceSpan() = default;
   // `owner` keeps the memory.
   DeviceSpan(absl::Span<T> span, std::shared_ptr<const void> owner)
@@ -42,7 +42,7 @@ class DeviceSpan {
 
   absl::Span<T> span() const { return span_; }
   absl::Span<const T> const_span() const { return span_; }
-  // So that it goes where a span goes.
+  // Converts to a plain span, for functions that take one.
   operator absl::Span<T>() const { return span_; }
   operator absl::Span<const T>() const { return span_; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TESSERA_KERNEL_BODY: of a function that kernels of GPUs and threads of the host call.
+// TESSERA_KERNEL_BODY: marks a function that both kernels of GPUs and threads of the host call.
 //
 // A source that is compiled for each instruction set defines it as `static inline` before it
 // includes a header, so that the linker does not take the function of another set.

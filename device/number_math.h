@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Numbers that are rounded once, which threads of the host and kernels of GPUs have in common: the
-// quotient that floor_div() gives, and what f16 and bf16 are rounded from.
+// Numbers that are rounded once, in code that threads of the host and kernels of GPUs share: the
+// quotient of floor_div(), and the values from which f16 and bf16 are rounded.
 //
 // Pure functions. nvcc reads this header: it includes nothing but the language's headers.
 #ifndef TESSERA_DEVICE_NUMBER_MATH_H_
@@ -20,31 +20,32 @@ TESSERA_KERNEL_BODY bool is_against(double a, double b) {
   return (a < 0 && b > 0) || (a > 0 && b < 0);
 }
 
-// The largest integer that is not above the exact a / b, rounded to the type. That of the rounded
-// quotient may be above it: 1 / 0.1 rounds to 10, and 0.1 in f32 is above 1/10, so it is 9.
+// The largest integer that is not above the exact a / b, rounded to the type. The floor of the
+// rounded quotient may be above it: 1 / 0.1 rounds to 10, and 0.1 in f32 is above 1/10, so the
+// result is 9.
 //   by 0            a / b: an infinity, or NaN of 0 and NaN
 //   infinity by b   NaN, as its remainder is
 //   a by infinity   0, or -1 where the signs differ
 TESSERA_KERNEL_BODY double floor_quotient(double a, double b) {
   const double quotient = a / b;
   const double below = std::floor(quotient);
-  // A quotient that is no integer has the integer below the exact one, as rounding keeps order.
-  // The sign of a - below b, which is rounded once, is exact.
+  // A quotient that is no integer has the same integer below it as the exact quotient, because
+  // rounding keeps order. The sign of a - below * b, which is rounded once, is exact.
   const double rest = below == 0 ? a : std::fma(-below, b, a);
   const double found = below == quotient && is_against(rest, b) ? below - 1 : below;
   return a - a == 0 || b == 0 ? found : a - a;
 }
-// The quotient of two floats that is no integer is further from one than f64 rounds, up to 2^28.
-// Beyond, the result has fewer digits than would tell.
+// A quotient of two floats that is no integer differs from every integer by more than the rounding
+// error of f64, up to 2^28. Beyond that the result has too few digits to show the difference.
 TESSERA_KERNEL_BODY float floor_quotient(float a, float b) {
   const double below = std::floor(static_cast<double>(a) / static_cast<double>(b));
   const double found = below == 0 && is_against(a, b) ? -1 : below;
   return a - a == 0 || b == 0 ? static_cast<float>(found) : a - a;
 }
 
-// A number rounded to odd: itself where the type has it, else the one of its two neighbours whose
-// last bit is 1. Rounding that to nearest, to a type with at least two digits less, gives the same
-// as rounding the number itself; rounding to nearest twice does not (to f16 by way of f32
+// A number rounded to odd: the number itself where the type has it, else the neighbour whose last
+// bit is 1. Rounding the result to nearest, to a type with at least two digits less, gives the same
+// as rounding the number itself. Rounding to nearest twice does not (to f16 by way of f32,
 // 1.00048828125 + 1e-12 would become the middle of two numbers, and then the lower one).
 TESSERA_KERNEL_BODY float odd_float(double x) {
   const float nearest = static_cast<float>(x);
@@ -61,7 +62,7 @@ TESSERA_KERNEL_BODY float odd_float(double x) {
 }
 TESSERA_KERNEL_BODY double odd_double(uint64_t x) {
   if (x >> 53 == 0) return static_cast<double>(x);
-  // The upper 53 bits, the last of which stands for what is below it, too.
+  // The upper 53 bits; the last of them also represents the bits below.
   const uint64_t rest = x & 0x7ff;
   return static_cast<double>((x - rest) | (rest != 0 ? uint64_t{0x800} : 0));
 }

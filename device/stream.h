@@ -5,8 +5,8 @@
 //   stream.enqueue("local_map", [] { ...; return OkStatus(); });   returns at once
 //   stream.sync();                                                waits; the first error since
 //
-// A thread that is going to wait for a task anyway may run it itself, where its turn has come: that
-// saves two handovers between threads, which take longer than a small task.
+// A thread that waits for a task anyway may run it itself, if it is the task's turn. That saves two
+// handovers between threads, which take longer than a small task.
 //
 //   stream.enqueue("barrier", task, &key, Stream::Wake::kByCaller);
 //   stream.run_here(&key);
@@ -32,8 +32,8 @@
 
 namespace tessera {
 
-// Is told what a stream is doing, from the thread that runs the task: it feeds "last seen at ..."
-// in error messages. Calls come in pairs, one pair after the other.
+// Receives the activities of a stream, from the thread that runs the task: the source of "last seen
+// at ..." in error messages. Calls come in pairs, one pair after the other.
 class StreamObserver {
  public:
   virtual ~StreamObserver() = default;
@@ -51,8 +51,8 @@ class Stream {
   enum class Wake { kNow, kByCaller };
   // `label` names the work in messages: `relayout #12 [x, -] to [-, x]`. `key` names it for
   // run_here().
-  // `placed` is called when it is certain which tasks are before this one and which are behind it,
-  // in that order and one call at a time; before the task runs.
+  // `placed` is called before the task runs, when the order of this task and the other tasks is
+  // settled. The calls are made in the order of the tasks, one at a time.
   using Placed = absl::FunctionRef<void()>;
   virtual void enqueue(std::string label, Task task, const void* key, Wake wake, Placed placed) = 0;
   void enqueue(std::string label, Task task, const void* key, Wake wake) {
@@ -62,7 +62,7 @@ class Stream {
     enqueue(std::move(label), std::move(task), nullptr, Wake::kNow);
   }
   // A task that is an object of its own and lives until run() begins, so that a small operation
-  // moves nothing. Its label is empty: the object itself tells observers what it does.
+  // moves nothing. Its label is empty: the object itself reports its activity to observers.
   class Runnable {
    public:
     // Called as Placed is; run() is called later, as Task is.
@@ -77,40 +77,41 @@ class Stream {
         std::string(), [&runnable] { return runnable.run(); }, key, wake,
         [&runnable] { runnable.placed(); });
   }
-  // Runs the task of that key on this thread, if it is the next one and none is running. Returns
-  // whether it did; if not, the stream's own thread does.
+  // Runs the task of that key on this thread, if it is the next task and none is running. Returns
+  // whether it did; if not, the stream's own thread runs the task.
   virtual bool run_here(const void* key) = 0;
   // Takes an idle stream for work that the calling thread does without a task, until release();
-  // meanwhile tasks queue up. For work that is done sooner than another thread could be woken.
+  // meanwhile tasks queue up. For work that takes less time than waking another thread.
   virtual bool try_take() { return false; }
   virtual void release() {}
-  // The label of the task of this stream that the calling thread runs, until the task ends; nullopt
-  // where it runs none. A thread that does would wait for itself in sync(), and in a wait for
-  // anything that is enqueued behind the task. Callbacks of when_done() are such tasks, with the
-  // label "". Costs a few loads.
+  // The label of the task of this stream that the calling thread runs; nullopt where it runs none.
+  // Such a thread would wait for itself in sync(), and in a wait for anything that is enqueued
+  // behind the task. Callbacks of when_done() count as tasks, with the label "". Costs a few loads.
   virtual std::optional<absl::string_view> task_here() const = 0;
   // Blocks until every task enqueued before the call has run; returns and forgets the first error
   // since the last call.
   virtual Status sync() = 0;
-  // For a task that gave its device work to do: calls `fn` when the device has done all that it was
-  // given so far, with its error if it has one, from any thread. At once on a device that does its
-  // work within tasks.
+  // For a task that gave its device work: calls `fn`, from any thread, when the device has done all
+  // work that it has received so far, with the device's error if there is one. On a device that
+  // does its work within tasks `fn` is called at once.
   using DoneFn = absl::AnyInvocable<void(const Status&)>;
-  // Work may be known to fail before the device is past it. kAtOnce reports the failure before the
-  // device has finished with the memory.
+  // Work may be known to fail before the device has finished it. kAtOnce reports the failure then,
+  // while the device may still use the memory.
   enum class OnFailure { kWhenDone, kAtOnce };
   virtual void when_done(DoneFn fn, OnFailure /*on_failure*/ = OnFailure::kWhenDone) {
     fn(absl::OkStatus());
   }
-  // Asks for the end, so that many streams end side by side: stop_by() waits for it. Where that
-  // makes no difference it does nothing.
+  // Requests the end of the stream, so that many streams end in parallel; stop_by() waits for it.
+  // Does nothing on streams that would not end sooner.
   virtual void begin_stop() {}
-  // Runs what is queued, then ends the stream's threads; what is enqueued later runs on the
-  // caller's thread, and where several threads do that at once their tasks do, too. Returns OK when
-  // the threads have ended. DeadlineExceeded where tasks are left at the deadline, and
-  // FailedPrecondition from a task of the stream, which would wait for itself: the stream then ends
-  // after its tasks, and another call waits for that, at the latest the destructor's. The
-  // destructor must not run in a task of the stream.
+  // Runs the queued tasks, then ends the stream's threads.
+  // - Tasks that are enqueued later run on the caller's thread, several at a time if several
+  //   threads do so.
+  // - OK: the threads have ended.
+  // - DeadlineExceeded: tasks are left at the deadline. FailedPrecondition: the caller is a task of
+  //   the stream, which would wait for itself. In both cases the stream ends after its tasks, and
+  //   another call waits for that, at the latest the destructor.
+  // - The destructor must not run in a task of the stream.
   virtual Status stop_by(absl::Time deadline) = 0;
   // As stop_by() without a deadline. From a task of the stream it returns at once.
   void stop() { stop_by(absl::InfiniteFuture()).IgnoreError(); }

@@ -91,7 +91,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-// What several GPUs have beyond one is peer access, and events of one on the streams of another:
+// Several GPUs, unlike one, have peer access, and events of one on the streams of another:
 // the sweeps over sizes and dtypes are left to one GPU.
 std::vector<Case> short_cases() {
   std::vector<Case> some = conformance::fact_cases();

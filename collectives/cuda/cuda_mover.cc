@@ -195,7 +195,7 @@ Status CudaMover::receive(const Collective& collective, uint32_t seq, Members me
   if (messages_ == nullptr) {
     TESSERA_ASSIGN_OR_RETURN(messages_, CudaQueue::create(own.api(), own.gpu()));
   }
-  // After what the sender had done, and after what the receiver's stream does with the memory.
+  // Waits for the sender's earlier work, and for the receiver's earlier work with the memory.
   for (const int end : {0, 1}) {
     const Slot slot = this->slot(seq, end);
     if (slot.arrived == nullptr) continue;

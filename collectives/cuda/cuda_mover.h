@@ -6,11 +6,11 @@
 //   device 1   ... work | A1   wait A0 A2   part 1 | L1   wait L0 L2 | work ...     one CUDA stream
 //   device 2   ... work | A2   wait A0 A1   part 2 | L2   wait L0 L1 | work ...     a device
 //
-// A and L are events. Each device reads and writes the memory of the others directly, so a part is
-// what the member's Collective says: of an all-reduce each device adds its chunk of the terms, in
-// ascending order of the members, and writes it to every output. Steps and bytes are the host
-// backend's (host_backend.h). So are the bits of the results, except which NaN is the result where
-// several are added.
+// A and L are events. Each device reads and writes the memory of the others directly, so the
+// member's Collective defines the part of a device. In an all-reduce each device adds its chunk of
+// the terms, in ascending order of the members, and writes it to every output. Steps and bytes are
+// the host backend's (host_backend.h). So are the bits of the results, except which NaN is the
+// result where several NaNs are added.
 //
 // The members are at most kMaxTerms, and their GPUs reach each other's memory.
 #ifndef TESSERA_COLLECTIVES_CUDA_CUDA_MOVER_H_
@@ -34,7 +34,7 @@ namespace tessera::cuda {
 
 class CudaMover : public host::DeviceMover {
  public:
-  // `devices` by member, null for those of other clients. They must outlive the mover.
+  // `devices` by member, null for devices of other clients. They must outlive the mover.
   // Unimplemented for more members than a kernel has terms.
   static StatusOr<std::unique_ptr<CudaMover>> create(std::vector<CudaDevice*> devices);
   ~CudaMover() override;
@@ -53,15 +53,15 @@ class CudaMover : public host::DeviceMover {
     Event arrived;
     Event left;
   };
-  // More than there are operations of a group under way (GroupRecords::num_records()).
+  // Larger than the number of operations that a group has under way (GroupRecords::num_records()).
   static constexpr size_t kSlots = 64;
 
   explicit CudaMover(std::vector<CudaDevice*> devices);
   Slot slot(uint32_t seq, int member) const;
-  // The stream waits for the event of each of these members, if it has one; not for its own.
+  // Makes the stream wait for the event of each of these members, if it has one; not for its own.
   Status wait_for(CudaDevice& device, uint32_t seq, int member, absl::Span<const int> of,
                   Event Slot::*event);
-  // The two things that a Collective does, on the member's stream.
+  // The two steps that a Collective consists of, on the member's stream.
   Status copy(const Collective& collective, absl::Span<const BoxPull> pulls,
               absl::Span<const MemberMemory> members);
   Status reduce(const Collective& collective, absl::Span<const MemberMemory> members);
@@ -76,8 +76,8 @@ class CudaMover : public host::DeviceMover {
   mutable std::mutex mutex_;              // guards slots_
   std::vector<std::vector<Slot>> slots_;  // by member, by seq % kSlots
 
-  // The receiver's queue for messages, beside its device's stream, which messages do not hold up.
-  // Created by the first message, on the one thread that receives.
+  // The receiver's queue for messages. It is separate from its device's stream, so that messages do
+  // not hold that up. Created by the first message, on the only thread that receives.
   std::unique_ptr<CudaQueue> messages_;
 };
 

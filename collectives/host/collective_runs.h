@@ -11,12 +11,13 @@
 // A run whose inputs are in the entries (`inlined`) ends where all have met: each member computes
 // its result from the entries, waits for no other, and cannot fail any more.
 //
-// A failure is settled (rendezvous.h), so that all members return the same Status, with one
-// exception: what is wrong with this member's part alone ends the operation in order.
+// A failure is settled (rendezvous.h), so that all members return the same Status. There is one
+// exception: where only the part of this member is wrong, the operation ends in order for the
+// others.
 //
-// Threads. number() is called in the stream's order, execute() by the running thread of the run,
-// one at a time per member; give_up() and reap() by any thread. No lock: what members share is in
-// the Rendezvous.
+// Threads. number() is called in the stream's order. execute() is called by the running thread of
+// the run, one run at a time per member. Any thread may call give_up() and reap(). There is no
+// lock: the shared state of the members is in the Rendezvous.
 #ifndef TESSERA_COLLECTIVES_HOST_COLLECTIVE_RUNS_H_
 #define TESSERA_COLLECTIVES_HOST_COLLECTIVE_RUNS_H_
 
@@ -51,7 +52,7 @@ class CollectiveRun final : public JointRun {
   bool has_replicas() const { return !collective().replicas().empty(); }
 
   SharedReplicas replicas;
-  bool lends = false;  // it is done, and others may still read its input
+  bool lends = false;  // the run is done, and others may still read its input
 
  private:
   bool may_run_here() const override { return true; }
@@ -77,8 +78,8 @@ class CollectiveRuns final : public HostGroup {
   // Executes the run to its end for this member: completes it with the Status of all, and retires
   // it.
   Status execute(CollectiveRun& run);
-  // The verdict of a run whose waiter's deadline has passed. `device`: what the device was doing
-  // then.
+  // The verdict of a run whose waiter's deadline has passed. `device`: the activity of the device
+  // at that time.
   enum class Was { kQueued, kStarted };
   Status give_up(CollectiveRun& run, Was was, shm::DeviceActivity::Kind device, absl::Time called,
                  absl::Time deadline);
@@ -89,13 +90,13 @@ class CollectiveRuns final : public HostGroup {
   Status meet_inlined(CollectiveRun& run);
   void reduce_inlined(const CollectiveRun& run, const BoxReduction& reduction);
   void retire(CollectiveRun& run);
-  // What keeps a run that is queued from its turn.
+  // Describes why a queued run has not begun.
   std::string holdup_of(const CollectiveRun& run, shm::DeviceActivity::Kind device) const;
   // Whether others read the member's input.
   bool others_read_input(const CollectiveRun& run) const;
   // Whether the member need not wait for the others after its own part. True if they do not read
-  // its input, or if the input is a tensor's (immutable, with an owner beside the run) and they
-  // only read it. A call that gives the tensor away waits until its memory is free.
+  // its input, or if they only read it and the input is a tensor's (immutable, with an owner beside
+  // the run). A call that gives the tensor away waits until its memory is free.
   bool may_lend(const CollectiveRun& run) const;
   // Whether no member reads the input of a lent run any more. With a `reason` that is an error a
   // run of several clients is settled with it first.

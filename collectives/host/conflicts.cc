@@ -31,7 +31,7 @@ namespace tessera::host {
 
 namespace {
 
-// As wait_of(), for a wait in another group than this.
+// As wait_of(), for a wait in another group than this one.
 std::optional<OperationWait> other_wait_of(const GroupRecords& group,
                                            const shm::GroupMember& device) {
   std::optional<OperationWait> wait = wait_of(group.link(), device);
@@ -76,8 +76,8 @@ std::vector<OperationWait> find_circle(const GroupRecords& own, const MemberOp& 
 // Makes it an error of all these operations that they wait for each other.
 void settle_conflict(const GroupRecords& own, const MemberOp& op,
                      std::vector<OperationWait> others) {
-  // A client that knows of a death passes over what it cannot do any more, while another one still
-  // waits there: the loss ends that wait, and is no mistake of theirs.
+  // A client that knows of a death skips calls that cannot succeed any more, while another client
+  // still waits in one of them. The loss ends that wait, and is no mistake of the clients.
   const auto is_dead = [&own](const shm::GroupMember& member) {
     return own.link().liveness().is_dead(member.client_id);
   };
@@ -149,7 +149,7 @@ void OperationWait::end(const Status& error) const {
 }
 
 void check_conflicts(const GroupRecords& group, const MemberOp& op) {
-  // Between what this device has written down and what it reads of others.
+  // Orders this device's writes before its reads of other devices' waits.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const Status mismatch = find_mismatch(group, op);
   if (!mismatch.ok()) {

@@ -65,7 +65,7 @@ absl::Duration moment(std::minstd_rand& random) {
   return absl::Microseconds(random() % (random() % 2 == 0 ? 20 : 1000));
 }
 
-// Waits for what the member starts, beside it and with deadlines of its own.
+// Waits for the member's operations from another thread, with deadlines of its own.
 void wait_beside(const MemberCalls& own, uint32_t seed) {
   std::minstd_rand random(seed);
   for (int i = 0; i < static_cast<int>(own.calls.size()); ++i) {
@@ -199,8 +199,8 @@ TEST(DeadlinesTest, WhatIsGivenUpInTheQueueNamesWhomTheDeviceWaitsFor) {
   EXPECT_EQ(calls[1].start(*groups[1]).await(), second);
 }
 
-// Both members give up an operation behind another one that their devices have not begun: they get
-// one text, also where they waited for different times.
+// Both members give up an operation that is queued behind another one and that their devices have
+// not begun. They get one text, also if they have waited for different times.
 TEST(DeadlinesTest, WhatSeveralGiveUpInTheQueueHasOneVerdict) {
   const testing::TestDeadline deadline(absl::Seconds(60), "deadlines_test");
   for (const std::vector<int>& devices : {std::vector<int>{2}, {1, 1}}) {

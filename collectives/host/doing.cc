@@ -33,8 +33,8 @@ std::string describe_activity(const shm::ActivitySnapshot& seen) {
   }
 }
 
-// What the device does; where it is idle, what a thread of its client waits in, or else what the
-// client has done last.
+// The activity of the device. Where the device is idle: the call in which a thread of its client
+// waits, or else the last activity of the client.
 shm::ActivitySnapshot find_activity(const shm::HostLink& link, const shm::GroupMember& device) {
   const int client = device.client_id;
   const shm::ActivitySnapshot own = last_seen(link, client, device.ordinal);

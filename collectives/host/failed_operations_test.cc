@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is left of operations that fail after all members had arrived: their records are free again,
-// and the memory that was kept for a member that was held up is given back. Groups that keep
-// nothing any more are unused.
+// The state after operations that fail once all members had arrived: their records are free again,
+// and memory that was kept for a delayed member is released. Groups that keep nothing any more are
+// unused.
 //
 //   client 0   waits for the others .......... gives up: DeadlineExceeded
 //   client 1   at its first read of the input of client 0 [held up      ] the same
@@ -82,7 +82,7 @@ class FailedOperationsTest : public ::testing::Test {
                                         {.in_count = in_count, .out_count = kBytes},
                                         {.in_buffer = std::move(in), .out_buffer = std::move(out)});
   }
-  // Where client 1 sees the whole pages of a buffer of client 0.
+  // The address at which client 1 sees the whole pages of a buffer of client 0.
   std::byte* pages_seen_by_1(const Buffer& buffer, int64_t* num_bytes) {
     const auto first = reinterpret_cast<uintptr_t>(buffer.data());
     const auto skipped = static_cast<int64_t>((first + kPage - 1) / kPage * kPage - first);
@@ -212,7 +212,7 @@ TEST_F(FailedOperationsTest, MemoryIsGivenBackWhenAllHaveAcknowledged) {
   EXPECT_THAT(verdict, StatusIs(StatusCode::kDeadlineExceeded));
   EXPECT_EQ(works[2]->await(), verdict);
   works[0].reset();
-  // The next call gives back what it may.
+  // The next call releases all memory that it may.
   const Work next = start(OpKind::kAllReduce, 0, new_buffer(0), new_buffer(0));
   EXPECT_FALSE(kept_input.expired());
   EXPECT_FALSE(kept_output.expired());
@@ -229,8 +229,8 @@ TEST_F(FailedOperationsTest, MemoryIsGivenBackWhenAllHaveAcknowledged) {
   EXPECT_TRUE(kept_output.expired());
 }
 
-// What a group keeps for the others does not keep the group once they have read it, although no
-// later call of the group releases it.
+// A group is unused once the others have read the inputs that it keeps for them, although no later
+// call of the group releases these.
 TEST_F(FailedOperationsTest, GroupsWhoseOperationsAreOverAreUnused) {
   const std::shared_ptr<Buffer> input = new_buffer(0);  // a tensor's: the operation lends it
   {

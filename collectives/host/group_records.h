@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GroupRecords: the block of a group, as one client sees it: the members, the ring of records, the
-// entries of the members and their progress.
+// GroupRecords: the block of a group, from the view of one client: the members, the ring of
+// records, the entries of the members and their progress.
 //
 //   members  0 1 2                 record s % R: operation s, or an earlier one
-//   progress 7 7 6                 entry(s, m): what member m tells the others of s
+//   progress 7 7 6                 entry(s, m): the statement of member m about operation s
 //   records  | 5 | 6 | 7 | 8 |     progress m: the latest operation that m is done with
 //
-// A view: valid as long as a handle of any client keeps the block (Rendezvous). A copy is a view of
-// the same block. No function waits. Thread-safe, except ring_bells().
+// A view: valid while a handle of any client keeps the block (Rendezvous). A copy is a view of the
+// same block. No function waits. Thread-safe, except ring_bells().
 #ifndef TESSERA_COLLECTIVES_HOST_GROUP_RECORDS_H_
 #define TESSERA_COLLECTIVES_HOST_GROUP_RECORDS_H_
 
@@ -30,24 +30,26 @@
 
 namespace tessera::host {
 
-// A member's part in one operation, as far as the records and their messages need to know it.
+// A member's part in one operation: the data that the records and their messages need.
 struct MemberOp {
   uint32_t seq = 0;
   int member = 0;
   const Label* label = nullptr;  // null or empty: the default_label() of the signature
   absl::string_view detail_field;
-  // Where it is `inlined`, members read each other's entries once all have arrived and nothing
-  // else: they do not call finish(), and leave() records that the member has read them.
+  // If it is `inlined`, members read each other's entries once all have arrived, and nothing else:
+  // they do not call finish(), and leave() records that the member has read the entries.
   Signature signature = {};
   uint64_t name_hash = 0;    // of a named barrier
   bool holds_device = true;  // false: a message, which keeps no other operation from running
   absl::Time start = {};
   absl::Time deadline = absl::InfiniteFuture();
-  // Whether a caller that waits for the operation has a deadline of its own, which has passed.
+  // Set when the deadline of a caller that waits for the operation has passed, if the caller has
+  // its own.
   const std::atomic<bool>* is_given_up = nullptr;
 };
 
-// Which block of the host it is, in the control region of the leader: the first member's client.
+// Identifies a block of the host by its place in the control region of the leader: the first
+// member's client.
 struct BlockId {
   int leader_client = 0;
   uint64_t offset = 0;
@@ -103,9 +105,9 @@ class GroupRecords {
   // Whether all members have left the operation `met`, of phase kMet; `seq` is a later one.
   bool all_left(uint32_t met, uint32_t seq) const {
     // The fast path, which reads no line that a member is writing. A member leaves an operation
-    // before it arrives at the next one, so if all have arrived at the previous one, all have left
-    // those before it. Reading the state with their arrivals orders what they did before. Not so
-    // after failures.
+    // before it arrives at the next one. So if all have arrived at the previous operation, all have
+    // left the earlier ones. Reading the state together with their arrivals orders their earlier
+    // writes. This does not hold after failures.
     const uint32_t previous = seq_before(seq, 1);
     if (previous != met && all_arrived(previous)) return true;
     for (int m = 0; m < size(); ++m) {
@@ -113,14 +115,14 @@ class GroupRecords {
     }
     return true;
   }
-  // Whether the record of `seq` is free for it, or was. Call this or Rendezvous::wait_free() before
-  // the entry is written.
+  // Whether the record of `seq` is free for it, or was. Must be called before the entry is written,
+  // or Rendezvous::wait_free() instead.
   bool was_freed(uint32_t seq) const;
-  // Whether the record of `seq` describes it or will describe it next: not so of an operation that
+  // Whether the record of `seq` describes it or will describe it next. False for an operation that
   // is queued behind others.
   bool is_next(uint32_t seq) const;
-  // Whether each member is done with the operation that had the record of `seq` before it, by its
-  // own doing: none of them is left behind by a verdict of `seq`.
+  // Whether each member is done, by its own action, with the operation that had the record of `seq`
+  // before it: a verdict of `seq` then leaves no member behind.
   bool all_have_passed_before(uint32_t seq) const;
 
   // Whether the operation has begun, with a member that has arrived, and not all have.
@@ -143,10 +145,10 @@ class GroupRecords {
   // Whether no member accesses the memory of the operation any more: all have acknowledged its
   // verdict, or each is done with it or has ended.
   bool all_are_done_with(uint32_t seq) const;
-  // Which members have arrived, as the state says now. Once it is settled, also a member that has
-  // arrived too late and has not noticed yet.
+  // Which members have arrived according to the state. Once the operation is settled this includes
+  // a member that has arrived too late and has not noticed it yet.
   std::vector<bool> arrivals(uint32_t seq) const { return arrivals(seq, load(seq)); }
-  // The members that are counted in `state`, of an operation that is being settled.
+  // The members that `state` counts as arrived, for an operation that is being settled.
   std::vector<bool> arrivals(uint32_t seq, const State& state) const;
 
  private:

@@ -17,7 +17,8 @@
 namespace tessera::host {
 namespace {
 
-// Operations of a group may follow each other this closely; a verdict is kept for as many.
+// Operations of a group may follow each other this closely; a verdict is kept for as many
+// operations.
 constexpr uint32_t kGroupRecords = 8;
 // Messages from one device to another that may wait to be received.
 constexpr uint32_t kMessageRecords = 16;
@@ -260,8 +261,9 @@ void HostBackend::forget_unused(Forget which) {
     Groups& groups = groups_[by_use_.back().salt];
     const auto oldest = groups.find(*by_use_.back().device_ids);
     const Known& known = oldest->second;
-    // Only this list refers to it, and more references come from this list alone. The communicators
-    // of GPUs, and the numbers of runs between hosts, are those of all clients together: they stay.
+    // Only this list refers to the group, and more references come from this list alone. Groups
+    // whose communicators of GPUs, or numbers of runs between hosts, are shared by all clients
+    // stay.
     const bool is_of_all = make_mover_ != nullptr || known.group->spans_hosts();
     if (known.group.use_count() > 1 || is_of_all) {
       by_use_.splice(by_use_.begin(), by_use_, known.use);

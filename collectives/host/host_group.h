@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostGroup: one group of devices, as one client sees it. A subclass per protocol: CollectiveRuns,
-// MessageRuns, LoneRuns for operations that meet no other member, and span::SpanRuns for groups
-// whose members are on several hosts.
+// HostGroup: one group of devices, from the view of one client. There is a subclass per protocol:
+// CollectiveRuns, MessageRuns, LoneRuns for operations that meet no other member, and
+// span::SpanRuns for groups with members on several hosts.
 //
 //   open --close()--> closing: runs fail --forget_runs()--> forgotten: no caller is inside
 //
@@ -39,7 +39,8 @@ Status too_late();
 
 class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostGroup> {
  public:
-  // `members`: those on this host. `all_members`: also those on others, where there are any.
+  // `members`: the members on this host. `all_members`: also the members on other hosts, where
+  // there are any.
   HostGroup(HostResources& resources, std::vector<shm::GroupMember> members,
             std::unique_ptr<DeviceMover> device_mover,
             std::vector<shm::GroupMember> all_members = {});
@@ -48,17 +49,17 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
 
   // The backend calls the functions below.
   //
-  // Releases the runs whose memory no other member accesses any more: they keep the group. May be
-  // called by any thread, also after forget_runs().
+  // Releases the runs whose memory no other member accesses any more; these runs keep the group.
+  // Any thread may call it, also after forget_runs().
   virtual void reap() {}
-  // Blocks until the others have read what this client has lent them, are lost, or the deadline
-  // passes; what they have read is free then.
+  // Blocks until the others have read the inputs that this client has lent them, are lost, or the
+  // deadline passes. Inputs that were read are released then.
   virtual void wait_until_read(absl::Time /*deadline*/) {}
-  // How many inputs of operations that are done here other clients still read.
+  // The number of inputs of operations that are done here and that other clients still read.
   virtual int num_lent() const { return 0; }
-  // Ends what is pending if `client` is a member's.
+  // Ends the pending runs if `client` is a member's client.
   void on_lost(int client, const Status& reason);
-  // Fails what waits and what comes: the client shuts down.
+  // Fails all waiting and later runs: the client shuts down.
   void close();
   // Ends every run, and frees the group's part of the memory that clients share. Requires that
   // close() was called and no stream of this client runs.
@@ -66,10 +67,10 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
 
   // Used by runs and protocols.
   HostResources& resources() const { return resources_; }
-  // The members on this host, and what a run calls a member: its index among them.
+  // The members on this host. A run identifies a member by its index among them.
   const std::vector<shm::GroupMember>& members() const { return members_; }
   int size() const { return static_cast<int>(members_.size()); }
-  // Those of all hosts, by position in the group.
+  // The members of all hosts, by position in the group.
   const std::vector<shm::GroupMember>& all_members() const {
     return all_members_.empty() ? members_ : all_members_;
   }
@@ -91,10 +92,11 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   Status lost_member() const;
   // The name of a run in messages.
   std::string label_of(const Collective& collective, const Arguments& arguments) const;
-  // What keeps a run that is queued from its turn, while its device does `device`.
+  // Describes why a queued run has not begun, while its device has the activity `device`.
   std::string describe_holdup(int member, shm::DeviceActivity::Kind device) const;
-  // Makes the output of a run ready, and tells the launcher of a loss before that: it then knows
-  // that what this client does next is a consequence of the loss, however it was noticed.
+  // Makes the output of a run ready. Before that it tells the launcher of a loss, which then knows
+  // that later actions of this client are a consequence of the loss, whichever way the loss was
+  // noticed.
   void complete_output(const Arguments& arguments, const Status& status) const;
 
   // Counts a user's thread inside the group: forget_runs() waits until it has left. After
@@ -113,7 +115,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
   };
 
  protected:
-  // Starts one end of a message between two members, in the group that is for those.
+  // Starts one end of a message between two members, in the group for these messages.
   Work start_message(Collective::Ptr collective, Arguments arguments);
   // The Work of a run that is not started because of `error`. Accesses nothing but its output.
   Work failed(const Arguments& arguments, const Status& error) const;
@@ -122,7 +124,7 @@ class HostGroup : public GroupBackend, public std::enable_shared_from_this<HostG
                      const Arguments& arguments) const;
 
  private:
-  // Ends what this client's members have arrived at.
+  // Ends the operations at which this client's members have arrived.
   virtual void fail_pending(const Status& /*reason*/) {}
   // See forget_runs(); no caller is inside any more.
   virtual void forget() {}

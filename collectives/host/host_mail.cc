@@ -29,8 +29,8 @@ bool HostMail::put(uint32_t seq, int member, absl::Span<const std::byte> letter)
   Outbox& own = outbox(seq, member);
   own.num_bytes = static_cast<uint32_t>(letter.size());
   std::memcpy(bytes_after(own), letter.data(), letter.size());
-  // Read by take() once the member has arrived; the number may be that of an earlier operation
-  // until then.
+  // take() reads the number once the member has arrived; until then it may belong to an earlier
+  // operation.
   own.seq.store(seq, std::memory_order_release);
   return true;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostMail: letters of a group over several hosts, in the records of its members on one host. So
-// one client sends one letter for all of them, and one client receives for all.
+// HostMail: letters of a group over several hosts, in the records of its members on one host. One
+// client sends one letter for all members, and one client receives for all.
 //
 //   on the host that sends                         on the host that receives
 //   put(7, 0, a)   member 0, before it arrives
@@ -12,10 +12,10 @@
 //                                                posted(7, 0) -> ab   its other clients
 //
 // Invariants:
-//   1. what a member puts is taken once, by one member of the host, when the member is counted as
-//      arrived. Nothing of an operation that has a verdict is taken;
-//   2. one client posts, one thread at a time. What is posted does not change while the record
-//      describes the operation, and nothing of an operation before it is posted any more.
+//   1. a letter that a member puts is taken once, by one member of the host, when the member is
+//      counted as arrived. Letters of an operation with a verdict are not taken;
+//   2. one client posts, one thread at a time. Posted bytes do not change while the record
+//      describes the operation, and bytes of an earlier operation are not posted any more.
 //
 // A view of GroupRecords, which must outlive it. Thread-safe, except post().
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_MAIL_H_
@@ -35,8 +35,8 @@ class HostMail {
  public:
   explicit HostMail(const GroupRecords& group);
 
-  // Keeps a letter of the member for take(). False where there is no room for it. Call it after the
-  // record was seen free for `seq`.
+  // Keeps a letter of the member for take(). False where there is no room for it. Must be called
+  // after the record was seen free for `seq`.
   bool put(uint32_t seq, int member, absl::Span<const std::byte> letter);
   // The letters of the members that have arrived, by member, except those taken before. None where
   // the operation has a verdict.
@@ -44,12 +44,12 @@ class HostMail {
 
   // Whether there is room to post: the group has members of several clients here.
   bool has_bulletin() const { return bulletin_bytes_ > 0; }
-  // Adds bytes to what other hosts have said of the operation, and wakes the members that wait for
+  // Appends bytes of other hosts to the operation's bulletin, and wakes the members that wait for
   // it. False where there is no room, or the record has a later operation. Requires that the record
   // is next for `seq`, or has it.
   bool post(uint32_t seq, absl::Span<const std::byte> letter);
-  // What was posted, from a byte on. Empty where nothing was. Read it while this client has a
-  // member in the operation.
+  // The posted bytes, from a byte on. Empty where nothing was posted. To be read while this client
+  // has a member in the operation.
   absl::Span<const std::byte> posted(uint32_t seq, size_t from) const;
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostMail on three clients of one host: what is taken, what is read, and the memory of both.
+// HostMail on three clients of one host: letters that are taken, letters that are read, and their
+// memory.
 #include "collectives/host/host_mail.h"
 
 #include <cstddef>
@@ -95,7 +96,7 @@ TEST_F(HostMailTest, WhatMembersPutIsTakenOnce) {
   for (int m = 0; m < kMembers; ++m) put(1, m, absl::StrCat("of ", m));
   arrive(1, 0);
   arrive(1, 2);
-  // Member 1 has not said that it arrives.
+  // Member 1 has no letter that says it arrives.
   EXPECT_THAT(take(1, 2), ElementsAre("of 0", "of 2"));
   EXPECT_THAT(take(1, 0), IsEmpty());
   arrive(1, 1);
@@ -201,7 +202,7 @@ TEST_F(HostMailTest, AVerdictEndsTheWait) {
   EXPECT_TRUE(groups_[0]->records().has_result(1));
 }
 
-// The memory of a group that was dropped, with all its words, becomes that of the next group.
+// A new group reuses the memory of a dropped group, with all its words.
 TEST_F(HostMailTest, ANewGroupInOldMemoryHasNoMail) {
   put(1, 0, "old");
   arrive(1, 0);

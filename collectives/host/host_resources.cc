@@ -15,7 +15,8 @@ HostResources::HostResources(shm::HostLink& link, std::shared_ptr<ArenaPool> poo
     : link_(link),
       pool_(std::move(pool)),
       loans_(std::make_shared<ReplicaLoans>(
-          // A client that has left in order, or was declared lost, may still read its tensors.
+          // A client that has left in order, or was declared lost, may still read this client's
+          // tensors.
           pool_, [&link](int client) { return link.liveness().has_died(client); })),
       devices_(std::move(devices)),
       streams_(std::move(streams)),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HostResources: what all groups of one client use: the link to the other clients, the memory, the
-// streams of its devices, and the threads on which messages wait.
+// HostResources: the objects that all groups of one client use: the link to the other clients, the
+// memory, the streams of its devices, and the threads on which messages wait.
 //
-// Invariant: after stop() no thread of it runs. A thread that is requested later has ended when the
-// call returns.
+// Invariant: after stop() none of its threads runs. A thread that is requested later has ended when
+// the call returns.
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_HOST_HOST_RESOURCES_H_
@@ -43,7 +43,8 @@ class HostResources {
   using FindMessages =
       std::function<StatusOr<std::shared_ptr<GroupBackend>>(int from_device, int to_device)>;
 
-  // `devices` are those of the job by id; `streams` those of this client's devices by ordinal.
+  // `devices` are the devices of the job by id; `streams` are the streams of this client's devices
+  // by ordinal.
   HostResources(shm::HostLink& link, std::shared_ptr<ArenaPool> pool, std::vector<Device> devices,
                 std::vector<Stream*> streams, absl::Duration collective_timeout,
                 FindMessages find_messages);
@@ -58,8 +59,8 @@ class HostResources {
     return find_messages_(from_device, to_device);
   }
 
-  // Where callers that wait for a message report that, and how reports describe a client that is
-  // waited for. Set before the first call, or never.
+  // The reports of callers that wait for a message, and the description of an awaited client in
+  // them. Must be set before the first call, or never.
   using DescribeClient = std::function<WaitReports::Missing(int client)>;
   void set_wait_reports(WaitReports* reports, DescribeClient describe) {
     wait_reports_ = reports;
@@ -74,11 +75,11 @@ class HostResources {
   // Names the call, the task and the device.
   Status check_may_wait(absl::string_view call) const;
 
-  // Where the messages of a local device wait for the other side, so that its stream does not.
-  // ResourceExhausted where the thread cannot be started, as below.
+  // The pump in which the messages of a local device wait for the other side, so that its stream
+  // does not. ResourceExhausted where the thread cannot be started, as below.
   StatusOr<MessagePump*> message_pump(int ordinal);
   // As message_pump(), for one end of the messages between two devices that move the bytes
-  // themselves: the messages wait for that too.
+  // themselves: the messages also wait for the bytes there.
   StatusOr<Stream*> message_stream(int from_device, int to_device, bool sends);
   // Messages may be ready by an event that rings no bell.
   void look_at_messages_again();
@@ -98,7 +99,7 @@ class HostResources {
   WaitReports* wait_reports_ = nullptr;
   DescribeClient describe_client_;
 
-  std::mutex mutex_;                                           // guards what follows
+  std::mutex mutex_;                                           // guards the members below
   std::map<int, std::unique_ptr<MessagePump>> message_pumps_;  // by ordinal
   std::map<std::tuple<int, int, bool>, std::unique_ptr<CpuStream>> message_streams_;
   bool stopped_ = false;

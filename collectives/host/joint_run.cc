@@ -133,8 +133,8 @@ Status JointRun::join() {
   return group().may_be_interrupted() ? interrupted_meanwhile() : absl::OkStatus();
 }
 
-// An interruption between local_error() and the arrival is not seen by fail_pending(), which
-// settles only what has arrived.
+// fail_pending() settles only operations at which a member has arrived, so it misses an
+// interruption between local_error() and the arrival.
 Status JointRun::interrupted_meanwhile() const {
   const Status why = interruption();
   if (why.ok()) return why;
@@ -170,10 +170,10 @@ void JointRun::abandon(const Status& error, bool found_mismatch) {
   if (on_the_move && is_callers && shares_addresses() && do_peers_write_output) {
     group().resources().pool().withhold(arguments().out, out_bytes(collective()));
   }
-  // Members that have not detected the mismatch yet still read what this one has published.
+  // Members that have not detected the mismatch yet still read the entry of this member.
   if (!on_the_move && !found_mismatch) return;
   using Until = Quarantine::Until;
-  // A GPU may still run work that it was given.
+  // A GPU may still run work that it received.
   meetings_.quarantine().keep(executor_ref(), op.seq,
                               is_on_device() ? Until::kShutdown : Until::kOthersAreDone);
 }
@@ -232,7 +232,7 @@ StatusOr<shm::SharedAddress> JointRun::share_counts() {
 
 Status JointRun::fill() {
   MemberEntry& entry = rendezvous().records().entry(op.seq, op.member);
-  // After a timeout other members may still look at what the record held before.
+  // After a timeout other members may still look at the previous contents of the record.
   entry.seq.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   entry.in_count = collective().in_count().value_or(0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JointRun: a run in which the members of a group meet, as far as collectives and messages have it
-// in common: one member's part in one operation, over the group's Meetings.
+// JointRun: a run in which the members of a group meet: the common part of collectives and
+// messages. It is one member's part in one operation, over the group's Meetings.
 //
 //   reserve()         the record is free of the operation that had it before
 //     | fill()        the entry: memory, signature, label
@@ -14,9 +14,9 @@
 //
 // Nothing of an entry changes between fill() and memory() (op_record.h, invariant 3).
 //
-// Threads: as of Run. Waiters, and threads that reap runs, read of `op` what does not change after
-// placed(): all except its start and deadline (describe()). The rest is the running thread's,
-// except acknowledge().
+// Threads: as Run. Waiters, and threads that reap runs, read only the fields of `op` that do not
+// change after placed(): all except its start and deadline (describe()). The other members belong
+// to the running thread, except acknowledge().
 #ifndef TESSERA_COLLECTIVES_HOST_JOINT_RUN_H_
 #define TESSERA_COLLECTIVES_HOST_JOINT_RUN_H_
 
@@ -53,15 +53,15 @@ class JointRun : public Run {
   // `op` with another start and deadline, for threads that do not execute the run.
   Rendezvous::Op describe(absl::Time start, absl::Time deadline) const;
 
-  // Waits until the record of the run is free for it. `own`: `op` or what describe() made of it.
+  // Waits until the record of the run is free for it. `own`: `op` or a result of describe().
   Status reserve(const Rendezvous::Op& own);
-  // Up to the arrival.
+  // Performs the steps up to the arrival.
   Status join();
   // Waits for the others, and compares signatures.
   Status meet();
   // Errors that only this member can detect.
   Status local_error();
-  // Why the run, if it waits, need not: the client shuts down, or a member is lost.
+  // Why the run need not wait any more: the client shuts down, or a member is lost.
   Status interruption() const { return labelled(group().interruption()); }
   // Settles the run that has just arrived if it is interrupted: Meetings::fail_pending() may have
   // run before.
@@ -70,27 +70,28 @@ class JointRun : public Run {
   Status fail(const Rendezvous::Op& own, VerdictKind kind, const Status& error);
   // As fail(), once all have arrived. Returns the verdict.
   Status settle_running(VerdictKind kind, const Status& error) const;
-  // Orders what the member's stream does next after the parts of all members, once all have given
-  // theirs to their devices.
+  // Orders later work of the member's stream after the parts of all members, once all have given
+  // their parts to their devices.
   Status leave_device() const;
-  // Keeps the memory of a run that has failed with `error`, where others may still access it.
+  // Keeps the memory of a run that has failed with `error`, if others may still access it.
   void abandon(const Status& error, bool found_mismatch);
   // Records that this member has read the verdict of a failed run. Idempotent. Any thread.
   void acknowledge();
 
   // Writes the member's entry.
   Status fill();
-  // Whether the entry of the run has a detail of its own; else it keeps that of an earlier run.
+  // Whether the run's entry has a detail of its own; otherwise the entry keeps the detail of an
+  // earlier run.
   bool has_detail() const;
   // Whether members publish the addresses of their memory: not for devices of several clients.
   bool shares_addresses() const { return !is_on_device() || !group().spans_clients(); }
   using Memories = absl::InlinedVector<MemberMemory, kInlineMembers>;
-  // The memory of all members, as this process has it mapped.
+  // The memory of all members, as this process has mapped it.
   StatusOr<Memories> memory() const;
   // As memory(), for a run whose inputs are in the entries.
   Memories inlined_memory() const;
 
-  // Publish what the member's device is doing. Messages do not occupy the device, and publish
+  // Publish the activity of the member's device. Messages do not occupy the device, and publish
   // nothing. publish_waiting() requires that the entry is filled in.
   void publish_running() const;
   void publish_waiting() const;
@@ -102,15 +103,15 @@ class JointRun : public Run {
   Rendezvous::Op op;
   // Whether members of this host write into the output of this one.
   bool do_peers_write_output = false;
-  std::vector<int64_t> peer_counts;  // of all_to_all: what it sends, then what it receives
-  // Copies of memory that peers cannot map, kept as long as peers may access them.
+  std::vector<int64_t> peer_counts;  // of all_to_all: the sent counts, then the received counts
+  // Copies of memory that peers cannot map, kept while peers may access them.
   struct Copies {
     ArenaPool::Block in;
     ArenaPool::Block out;
     ArenaPool::Block counts;
   };
   std::optional<Copies> copies;
-  // The memory of one of them; null where there is none.
+  // The memory of a copy; null where there is none.
   std::byte* copy(ArenaPool::Block Copies::*which) const {
     return copies.has_value() ? ((*copies).*which).data() : nullptr;
   }

@@ -20,7 +20,7 @@ struct Call {
   ReduceOp reduction;
 };
 
-// False where the code is none that activity_code() makes.
+// False where activity_code() cannot make the code.
 bool read_code(uint16_t code, Call& call) {
   const int op = code & 0xff;
   const int dtype = code >> 8 & 0xf;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the clients of a host see of the devices of each other, in their control regions. Another
-// process may be writing what is read here: all of it is compared with what there can be.
+// The activities of the devices of a host, as its clients see them in the control regions. Another
+// process may write while this one reads: all values that are read are checked to be possible.
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_HOST_LAST_SEEN_H_
@@ -31,7 +31,7 @@ shm::ActivitySnapshot last_seen(const shm::HostLink& link, int client, int ordin
 // "last seen at all_reduce ..., 31 s ago", "still in local_map for 2 s", "which has not run any
 // operation yet".
 std::string describe_last_seen(const shm::ActivitySnapshot& seen);
-// The devices of the group that an activity names; empty where that is not there any more.
+// The devices of the group that an activity names; empty where the group does not exist any more.
 std::vector<int32_t> devices_in(const shm::HostLink& link, const shm::Activity& activity);
 // The device of any client. Devices are numbered by client.
 shm::GroupMember device_of_id(const shm::HostLink& link, int device_id);

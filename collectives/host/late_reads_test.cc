@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A member that is held up while it reads what another member has lent it: the lender acts on a
-// loss or shuts down, and uses the memory again. The reader returns an error, or the right bytes.
+// A member is delayed while it reads an input that another member has lent it. The lender learns of
+// a loss or shuts down, and reuses the memory. The reader returns an error, or the right bytes.
 //
 //   client 0   broadcast .. OK, drops the input, is told of a loss, fills all free memory
 //   client 1   broadcast, at its first read [held up                                      ] reads
 //   client 2   broadcast .. OK
 //
-// The clients are threads of one process with mappings of their own, and each is told of a loss by
-// itself: client 1 knows of nothing but what the record of the operation says. It is held up by a
-// page fault, for its mapping of the input is not readable.
+// The clients are threads of one process with mappings of their own, and each is told separately of
+// a loss: client 1 knows nothing but the record of the operation. It is delayed by a page fault,
+// because its mapping of the input is not readable.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -82,8 +82,9 @@ class LateReadsTest : public ::testing::Test {
                                         {.in_buffer = std::move(in), .out_buffer = std::move(out)});
   }
 
-  // Lends the input of client 0, holds client 1 up at its first read of it, calls `act`, which ends
-  // when client 0 has no use of it any more, and lets client 1 go on: what its broadcast returns.
+  // Lends the input of client 0 and delays client 1 at its first read of it. Calls `act`, which
+  // returns when client 0 does not use the input any more, and lets client 1 continue. Returns the
+  // result of client 1's broadcast.
   template <class Act>
   Status read_late(Act act) {
     // Aligned to pages within, so that client 1 is held up by no other access.
@@ -180,7 +181,7 @@ TEST_F(LateReadsTest, AnAllocationDoesNotWaitForTheReader) {
   EXPECT_THAT(status, IsOk());
 }
 
-// The next call of the group takes back what was lent, too.
+// The next call of the group releases lent inputs, too.
 TEST_F(LateReadsTest, ALossEndsTheReadBeforeTheNextCall) {
   const Status status = read_late([&] {
     job_->client(0).link->liveness().report_lost(2, absl::UnavailableError("client 2 is lost"));

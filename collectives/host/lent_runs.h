@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LentRuns: runs that are done for this client, and whose input other members may still read.
+// LentRuns: runs that are done for this client, while other members may still read their input.
 //
 //   lend()            on the list: the list owns the run, and with it the input
 //     | reap(), where `is_over` says that no member reads the input any more
@@ -8,7 +8,7 @@
 //
 // Invariants:
 //   1. a run is released exactly once, and only after `is_over` was true of it or by clear();
-//   2. num_lent() counts a run from before lend() returns until after it is released.
+//   1. a run is released exactly once, and only after `is_over` was true for it or by clear();
 //
 // Thread-safe. reap() and clear() take the runs off the list while they ask `is_over`, without the
 // lock: another thread sees such a run by num_lent() alone.
@@ -59,18 +59,18 @@ class LentRuns {
       return false;
     });
     std::lock_guard<std::mutex> lock(mutex_);
-    lent_.swap(runs);  // with the memory of the list, also where nothing is left on it
+    lent_.swap(runs);  // with the memory of the list, also where nothing is left in it
     for (Lent& lent : runs) lent_.push_back(std::move(lent));
     return oldest;
   }
-  // Releases all, and calls `end` for each before that.
+  // Releases all runs, and calls `end` for each before its release.
   void clear(IsOver end) {
     for (Lent& lent : take_all()) {
       end(*lent.run);
       release(lent);
     }
   }
-  // Whether reap() may find any; a run that another thread lends just now may be missed.
+  // Whether reap() may find any run; it may miss a run that another thread lends at this moment.
   bool may_have_any() const { return num_lent_.load(std::memory_order_relaxed) != 0; }
   int num_lent() const { return num_lent_.load(std::memory_order_acquire); }
 
@@ -89,7 +89,7 @@ class LentRuns {
   }
 
   std::atomic<int> num_lent_{0};
-  std::mutex mutex_;        // guards what follows
+  std::mutex mutex_;        // guards the members below
   std::vector<Lent> lent_;  // without the runs that another thread looks at
 };
 

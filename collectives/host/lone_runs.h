@@ -4,7 +4,7 @@
 //
 //   start() --stream--> execute(): the member's own error, or its bytes are moved --> done
 //
-// Also a group without a device of this client, which starts nothing.
+// Also used for a group without a device of this client, which starts nothing.
 //
 // Threads: execute() runs on the running thread of the run (run.h). No lock, no shared records.
 #ifndef TESSERA_COLLECTIVES_HOST_LONE_RUNS_H_

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Meetings: what the members of a group keep between their operations: the Rendezvous, how far each
-// member is, and the memory of failed operations. What one member does in one operation is
-// JointRun.
+// Meetings: the state that the members of a group keep between their operations: the Rendezvous,
+// the progress of each member, and the memory of failed operations. A JointRun is the part of one
+// member in one operation.
 //
 // Threads. The running thread of member m changes m's progress, except next_seq(), which belongs to
 // the order in which its runs are placed. Any thread may read done(), and call fail_pending() and
-// reap_quarantine(). No lock; Quarantine has its own.
+// reap_quarantine(). There is no lock; Quarantine has its own.
 #ifndef TESSERA_COLLECTIVES_HOST_MEETINGS_H_
 #define TESSERA_COLLECTIVES_HOST_MEETINGS_H_
 
@@ -30,7 +30,7 @@ class Meetings {
   // The group must outlive it.
   Meetings(HostGroup& group, Rendezvous rendezvous);
   ~Meetings() { close(); }
-  // Releases the memory in quarantine, and gives the block of the control region back.
+  // Releases the memory in quarantine, and the block of the control region.
   void close();
 
   HostGroup& group() const { return group_; }
@@ -43,7 +43,7 @@ class Meetings {
   // messages.
   uint32_t& all_came(int member) { return progress_[member].all_came; }
   // The latest operation that the member is done with; a later loss does not end it. A sender is
-  // done with a message when the record is used by a later one.
+  // done with a message when a later message uses the record.
   uint32_t done(int member) const { return progress_[member].done.load(std::memory_order_acquire); }
   void set_done(int member, uint32_t seq) {
     progress_[member].done.store(seq, std::memory_order_release);
@@ -55,11 +55,12 @@ class Meetings {
     quarantine_.reap([this](uint32_t seq) { return rendezvous_.records().all_are_done_with(seq); });
   }
 
-  // Settles what this client's members have arrived at. The flag or the loss behind `reason` was
-  // set before: a member that arrives later finds it itself (JointRun::interrupted_meanwhile()).
+  // Settles the operations at which this client's members have arrived. The flag or the loss behind
+  // `reason` was set before: a member that arrives later finds it itself
+  // (JointRun::interrupted_meanwhile()).
   void fail_pending(const Status& reason);
-  // The phases that a verdict may end: also kRunning in a group of several clients, whose memory is
-  // then kept (JointRun::abandon()).
+  // The phases that a verdict may end. This includes kRunning in a group of several clients, whose
+  // memory is then kept (JointRun::abandon()).
   Rendezvous::From give_up_from() const {
     return group_.spans_clients() ? Rendezvous::From::kRunning : Rendezvous::From::kOpen;
   }

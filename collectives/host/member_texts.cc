@@ -16,7 +16,7 @@
 namespace tessera::host {
 namespace {
 
-// The text of equal parts is built only when it is read: members write none.
+// The text of equal parts is built only when it is read: members do not store a text.
 std::string detail_of(const Statement& statement, int num_members) {
   const uint64_t hash = statement.signature.detail_hash;
   if (hash == stable_hash("")) return "";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts of error messages about the members of a run: how two members differ, and which are
-// missing. Equal arguments give equal texts, so that all clients report one text.
+// Texts of error messages about the members of a run: the difference between two members, and the
+// missing members. Equal arguments give equal texts, so that all clients report one text.
 #ifndef TESSERA_COLLECTIVES_HOST_MEMBER_TEXTS_H_
 #define TESSERA_COLLECTIVES_HOST_MEMBER_TEXTS_H_
 
@@ -35,12 +35,12 @@ struct Statement {
 Status describe_difference(const Statement& a, const Statement& b, absl::string_view detail_field,
                            int num_members, uint32_t seq);
 
-// "relayout #12" of "relayout #12 [x, -] -> [-, x] on {x=2}, ...": for messages that go on with
-// what both clients have, or that name several operations. Labels without a number or with a quoted
-// name are returned as they are.
+// "relayout #12" from "relayout #12 [x, -] -> [-, x] on {x=2}, ...": for messages that continue
+// with the common part of both clients, or that name several operations. Labels without a number or
+// with a quoted name are returned unchanged.
 absl::string_view name_of_operation(absl::string_view label);
 
-// Which members have not arrived.
+// The members that have not arrived.
 struct Missing {
   std::string label;
   absl::Span<const shm::GroupMember> members;
@@ -49,14 +49,14 @@ struct Missing {
   absl::Duration waited;             // until the deadline
   size_t most_bytes = kVerdictBytes;
 };
-// DeadlineExceeded. `name_of` names a client; `last_seen` says what one of its members does, and
+// DeadlineExceeded. `name_of` names a client; `last_seen` describes the activity of a member, and
 // may be empty.
 Status describe_missing(const Missing& missing, absl::FunctionRef<std::string(int client)> name_of,
                         absl::FunctionRef<std::string(const shm::GroupMember&)> last_seen);
 
-// The text on the members in a report of a long wait: "1 of 2 clients arrived; missing client 1
-// (host-a, pid 7), in user code for 12 s since relayout #6". `doing` says what follows a client's
-// name.
+// The text about the members in a report of a long wait: "1 of 2 clients arrived; missing client 1
+// (host-a, pid 7), in user code for 12 s since relayout #6". `doing` gives the text after a
+// client's name.
 struct AwaitedMembers {
   absl::Span<const shm::GroupMember> members;
   const std::vector<bool>& awaited;  // by member
@@ -66,7 +66,7 @@ std::string describe_awaited(const AwaitedMembers& awaited,
                              absl::FunctionRef<std::string(int client)> name_of,
                              absl::FunctionRef<std::string(const shm::GroupMember&)> doing);
 
-// One of several devices that wait for each other.
+// A device among several that wait for each other.
 struct ConflictingWait {
   int device_id = 0;
   std::string client;  // "client 1 (host-a, pid 7)"

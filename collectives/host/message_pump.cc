@@ -17,8 +17,8 @@
 namespace tessera::host {
 namespace {
 
-// The longest sleep while a message waits. A bell that is not rung, for its ringer has died, costs
-// no more than this.
+// The longest sleep while a message waits. It bounds the delay where a bell is not rung because its
+// ringer has died.
 constexpr absl::Duration kLongestSleep = absl::Milliseconds(100);
 
 }  // namespace

@@ -2,12 +2,12 @@
 //
 // MessagePump: the messages of one device that wait for the other side, on one thread.
 //
-//   lane from device 3   recv, recv        the first of each lane is looked at, until it is ready
+//   lane from device 3   recv, recv        only the first of each lane is tested, until it is ready
 //   lane from device 5   recv
 //   lane to device 3     send, send        waits for a free record
 //
 // Messages of a lane run in the order in which they were added; lanes do not wait for each other.
-// So the messages of a device need one thread, with however many devices it exchanges them.
+// So a device needs one thread for messages, however many other devices it exchanges them with.
 //
 // The thread sleeps on the bell of its device, a word in the control region, which the clients ring
 // whenever the record of a message changes hands (Record::wake).
@@ -36,8 +36,9 @@ class MessagePump {
   class Message {
    public:
     virtual ~Message() = default;
-    // When run() will not wait for the other side, if that is known: InfinitePast where it does not
-    // wait now, InfiniteFuture where the bell will ring before. Called by the pump's thread.
+    // The time at which run() will not wait for the other side, if that is known: InfinitePast
+    // where it would not wait now, InfiniteFuture where the bell will ring first. Called by the
+    // pump's thread.
     virtual absl::Time ready_at() = 0;
     virtual void run_message() = 0;
   };
@@ -45,18 +46,18 @@ class MessagePump {
   using Lane = std::pair<int, bool>;
 
   // `activity` has the device's bell, and must outlive the pump. ResourceExhausted where no thread
-  // can be had.
+  // can be started.
   static StatusOr<std::unique_ptr<MessagePump>> create(int device_id,
                                                        shm::DeviceActivity& activity);
   ~MessagePump() { stop(); }
 
-  // Adds a message; `placed` is called as it takes its place in the lane. After stop() it is run at
-  // once, on this thread.
+  // Adds a message; `placed` is called when it takes its place in the lane. After stop() the
+  // message runs immediately, on this thread.
   void add(Lane lane, std::shared_ptr<Message> message, absl::FunctionRef<void()> placed);
   // Looks at all messages again: they may be ready by an event that rings no bell.
   void look_again();
-  // Runs what there is, and ends the thread. Requires that no message waits for the other side any
-  // more.
+  // Runs the messages that are left, and ends the thread. Requires that no message waits for the
+  // other side any more.
   void stop();
 
  private:
@@ -64,11 +65,12 @@ class MessagePump {
 
   explicit MessagePump(shm::DeviceActivity& activity) : activity_(activity) {}
   void run();
-  // Runs what is ready. Whether that was any; else `*next` is the time to look again.
+  // Runs the messages that are ready. Returns whether there were any; else `*next` is the time to
+  // look again.
   bool run_ready(absl::Time* next);
 
   shm::DeviceActivity& activity_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   bool stopping_ = false;
   std::map<Lane, Messages> lanes_;  // none is empty
   Thread thread_;

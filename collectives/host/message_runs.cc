@@ -104,8 +104,8 @@ Status MessageRuns::expect_send(const SendRun& run) {
 }
 
 Status MessageRuns::publish_or_queue(const std::shared_ptr<SendRun>& run) {
-  // The bytes of a GPU's message to another client go through the host: after what the GPU was
-  // given so far, for which its stream does not wait.
+  // A GPU's message to another client goes through the host. It is ordered after the work that the
+  // GPU has received so far; the stream does not wait for it.
   const bool is_fetched = !run->shares_addresses();
   if (is_fetched) {
     device_mover()->arrive(run->collective(), run->arguments(), run->op.seq, 0, {}).IgnoreError();
@@ -256,10 +256,10 @@ Status MessageRuns::execute(ReceiveRun& run) {
   return status;
 }
 
-// The steps are those of a collective (collective_runs.cc), except that the receiver finishes for
-// both, so that it need not wait.
+// The steps of a collective (collective_runs.cc), except that the receiver finishes for both ends,
+// so that it need not wait.
 Status MessageRuns::meet_and_move(ReceiveRun& run) {
-  Status own_error;  // of this member alone: the message is received all the same
+  Status own_error;  // of this member alone: the message is received anyway
   Status status = run.join_status;
   if (status.ok()) status = run.meet();
   if (status.ok()) {

@@ -8,19 +8,20 @@
 //   ReceiveRun   the pump: join() when the record is free --> execute() when the sender has
 //                arrived: moves the bytes and finishes for both
 //
-// A member waits for the other one on the thread of the pump, never on its device's stream. No
-// thread waits for a single message: bells are rung (Rendezvous::ring_bells()). On GPUs each end of
-// the messages between two devices has a stream instead (HostResources::message_stream()), which
-// runs one message after another and waits for each.
+// A member waits for the other one on the thread of the pump, never on its device's stream. A
+// single message needs no waiting thread: bells are rung (Rendezvous::ring_bells()). On GPUs each
+// end of the messages between two devices has a stream instead (HostResources::message_stream()),
+// which runs one message after another and waits for each.
 //
 // Invariants:
-//   1. the k-th receive is of the k-th send, whether or not earlier ones failed;
+//   1. the k-th receive receives the k-th send, whether or not earlier messages failed;
 //   2. num_unread_ counts the messages that are unread, or still to be published. While it is at
-//      most the number of records, and no message has failed, the stream publishes the next one
-//      without waiting. A message that failed keeps its record until the receiver has read why.
+//      most the number of records, and no message has failed, the stream publishes the next message
+//      without waiting. A message that failed keeps its record until the receiver has read the
+//      reason.
 //
 // Threads. publish() and execute() run on the running thread (run.h); wait_received() and reap() on
-// any. mutex_ guards the list of unread messages; it is held while their verdicts are read.
+// any thread. mutex_ guards the list of unread messages; it is held while their verdicts are read.
 #ifndef TESSERA_COLLECTIVES_HOST_MESSAGE_RUNS_H_
 #define TESSERA_COLLECTIVES_HOST_MESSAGE_RUNS_H_
 
@@ -80,7 +81,7 @@ class ReceiveRun final : public MessageRun {
   absl::Time ready_at() override;
 
   bool is_timed = false;    // start and deadline are set
-  bool has_joined = false;  // it has arrived, or failed before that, and waits for the sender alone
+  bool has_joined = false;  // it has arrived, or failed before that, and waits only for the sender
   Status join_status;
 
  private:
@@ -100,7 +101,7 @@ class MessageRuns final : public HostGroup {
   void number(MessageRun& run);
   // Publishes a message and returns.
   Status publish(SendRun& run);
-  // When publish() will not wait; see MessagePump::Message.
+  // The time from which publish() will not wait; see MessagePump::Message.
   absl::Time send_ready_at(SendRun& run);
   absl::Time receive_ready_at(ReceiveRun& run);
   // Waits for the sender, and receives.
@@ -117,7 +118,7 @@ class MessageRuns final : public HostGroup {
  private:
   Work send(Collective::Ptr collective, Arguments&& arguments);
   Work receive(Collective::Ptr collective, Arguments&& arguments);
-  // The task of a send on the sender's stream: publishes, or leaves that to the pump.
+  // The task of a send on the sender's stream: publishes the message, or leaves that to the pump.
   Status publish_or_queue(const std::shared_ptr<SendRun>& run);
   // Arrives, unless the receive was given up. Requires that its record is free.
   void join(ReceiveRun& run);
@@ -133,10 +134,10 @@ class MessageRuns final : public HostGroup {
   void forget() override;
 
   Meetings meetings_;
-  std::mutex mutex_;                            // guards what follows
+  std::mutex mutex_;                            // guards the members below
   std::vector<std::shared_ptr<SendRun>> sent_;  // messages that may not have been read yet
   uint32_t num_unread_ = 0;                     // sent_, and those still to be published
-  bool has_failed_ = false;                     // a message, ever
+  bool has_failed_ = false;                     // whether any message has failed so far
 };
 
 }  // namespace tessera::host

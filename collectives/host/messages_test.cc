@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages of many devices: what they need of threads and of the control region, and that those of
-// one pair never wait for those of another.
+// Messages of many devices: their threads and their memory in the control region. Messages of one
+// pair never wait for messages of another pair.
 #include <dirent.h>
 
 #include <atomic>
@@ -77,7 +77,7 @@ TEST_F(MessagesTest, AllPairsOf64DevicesOfOneClient) {
   std::vector<int64_t> in(n * n);
   std::vector<int64_t> out(n * n, -1);
   std::vector<Work> works;
-  // All receives first: every one of them waits.
+  // All receives first: each of them waits.
   for (int to = 0; to < n; ++to) {
     for (int from = 0; from < n; ++from) {
       if (from == to) continue;

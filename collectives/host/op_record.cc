@@ -26,7 +26,7 @@ RecordLayout RecordLayout::create(uint64_t num_members, uint32_t num_records, co
   return layout;
 }
 
-// The texts and inputs in a record are written before they are read: to clear them too would touch
+// The texts and inputs in a record are written before they are read: clearing them too would touch
 // pages that no operation may ever need.
 void RecordLayout::clear(std::byte* first, uint64_t num_members) const {
   for (uint64_t i = 0; i < num_records; ++i) {

@@ -11,36 +11,36 @@
 //      and its phase; it changes by compare-and-swap only, so that a deadline and the last arrival
 //      cannot both win;
 //   2. phases go kOpen -> kRunning or kMet (all arrived), or from any of these to kSettling ->
-//      kFailed, from kMet for a mismatch alone; in kFailed the verdict is complete and never
-//      changes while the record describes s; in kMet no member is waited for any more, and none
-//      counts. From kSettling on `finished` counts the members that are done with s: each says so
-//      once it needs the verdict no more, and members that had returned OK before (`gone`) are
+//      kFailed; from kMet only for a mismatch. In kFailed the verdict is complete and never changes
+//      while the record describes s. In kMet members do not wait and are not counted any more. From
+//      kSettling on `finished` counts the members that are done with s: each counts itself once it
+//      does not need the verdict any more, and members that had returned OK before (`gone`) are
 //      counted from the beginning. For messages it is a bit per end; an end that had not arrived in
 //      time starts with its bit set. Where the client that settles is lost in kSettling, any member
 //      takes the record to kOrphaned: the verdict then follows from the state alone, because the
-//      lost client may be resumed and go on writing;
-//   3. a MemberEntry is written by its member alone, before that member arrives;
+//      lost client may be resumed and continue to write;
+//   3. only its member writes a MemberEntry, before that member arrives;
 //   4. operations take no lock;
-//   5. a record goes on to operation s + R when all members are done with s: they have finished
-//      it or read its verdict, or it timed out before all had arrived, after which no member need
+//   5. a record proceeds to operation s + R when all members are done with s. They have finished it
+//      or read its verdict, or it timed out before all had arrived, after which no member need
 //      arrive. In a message record, a member that had arrived must still acknowledge: otherwise it
 //      would mistake the record's next message for its own. Members are done with a record in kMet
 //      when all have arrived at a later operation, or when their MemberProgress says so. So every
-//      record is free again once each living member has ended its part of s, whatever became of s
-//      after that;
+//      record is free again once each living member has ended its part of s, whatever the result of
+//      s;
 //   6. a member reuses memory that others may read only when the record says that the run is
 //      finished or failed. Knowledge of a loss or of its own shutdown is not enough: a reader that
-//      is held up in its copy would count itself out and return OK with other bytes. Memory that
+//      is delayed in its copy would count itself out and return OK with other bytes. Memory that
 //      others may write is not reused after a failure either (quarantine.h);
 //   7. a member sleeps on `num_wakes` alone. It counts itself in num_sleepers, reads num_wakes and
-//      then the state; the member that changes it looks at num_sleepers afterwards, counts
-//      num_wakes up and wakes. A word that repeats itself, as parts of the state do, would lose
-//      wake-ups.
+//      then the state. The member that changes the state looks at num_sleepers afterwards,
+//      increments num_wakes and wakes the sleepers. A word that takes the same value again, as
+//      parts of the state do, would lose wake-ups.
 //
-// Everything here is plain data. Operations are numbered 1, 2, ..., 2^32 - 1, 1, ...: 0 stands for
-// none, and a state word of 0 for a record that was never used. Numbers are compared by their
-// difference. A waiter that dies stays counted in num_sleepers: each later wake of the record then
-// costs a system call.
+// All data here is plain. Operations are numbered 1, 2, ..., 2^32 - 1, 1, ...: 0 means no
+// operation, and a state word of 0 means a record that was never used. Numbers are compared by
+// their difference. A waiter that dies stays counted in num_sleepers: each later wake of the record
+// then costs a system call.
 #ifndef TESSERA_COLLECTIVES_HOST_OP_RECORD_H_
 #define TESSERA_COLLECTIVES_HOST_OP_RECORD_H_
 
@@ -55,7 +55,7 @@
 
 namespace tessera::host {
 
-inline constexpr int kMaxMembers = 4000;  // what the state word can count; clients as well
+inline constexpr int kMaxMembers = 4000;  // limit of the state word; for clients as well
 inline constexpr int kDetailBytes = 192;
 inline constexpr int kVerdictBytes = 4096;
 // Inputs of up to so many bytes are stored in the entry itself.
@@ -64,7 +64,7 @@ inline constexpr int kInlineBytes = 1024;
 struct alignas(64) MemberEntry {
   static constexpr uint16_t kNoPlace = 0xffff;
 
-  shm::SharedWord<uint32_t> seq;  // the operation that the rest describes; 0 while it is written
+  shm::SharedWord<uint32_t> seq;  // the operation of the other fields; 0 while they are written
   std::atomic<uint16_t> place;    // the number of the arrival that the member has made or is making
   uint16_t label_size;            // 0: its label is the default_label() of the signature
   Signature signature;
@@ -72,8 +72,8 @@ struct alignas(64) MemberEntry {
   shm::SharedAddress in;
   shm::SharedAddress out;
   shm::SharedAddress counts;  // all_to_all of unequal parts: int64 elements for each member
-  int64_t part_count;         // where the signature's detail_hash is that of parts of so many each
-  char detail[kDetailBytes];  // where the signature's detail_hash is that of a text
+  int64_t part_count;         // if the signature's detail_hash is the hash of equal parts
+  char detail[kDetailBytes];  // if the signature's detail_hash is the hash of a text
   char label[shm::kLabelBytes];
   alignas(64) std::byte inlined[kInlineBytes];
 };
@@ -155,23 +155,24 @@ struct alignas(64) Bulletin {
   // The bytes follow.
 };
 
-// What a block's records have room for.
+// The optional parts of a block's records.
 struct Room {
   Records records = Records::kFull;
   uint32_t outbox_bytes = 0;    // for the letter of a member to other hosts
   uint32_t bulletin_bytes = 0;  // for the letters of other hosts
 };
 
-// Where the records of a block have what. It is in the head of the block, so that a client without
-// a handle, whose block may be another group's by now, reads nothing beyond the region.
+// The offsets of the parts of a block's records. They are in the head of the block, so that a
+// client without a handle, whose block may already belong to another group, reads nothing beyond
+// the region.
 struct RecordLayout {
   uint32_t num_records;
-  // Inside of a record: of kSmall ones texts of verdicts are cut short, and entries end before
-  // their `inlined`.
+  // inside of a record; kSmall ones cut texts of verdicts short, and their entries end before
+  // `inlined`
   uint32_t verdict_bytes;
   uint32_t entries_offset;
   uint32_t entry_stride;
-  // The sizes that the group's Room gives; 0 where it has none.
+  // The sizes from the group's Room; 0 where it has none.
   uint32_t outbox_stride;
   uint32_t bulletin_bytes;
   uint64_t outboxes_offset;

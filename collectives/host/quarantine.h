@@ -6,11 +6,12 @@
 //     | reap(), where `are_others_done` says that no member accesses the memory any more
 //   released
 //
-// Invariant: a run is released only after `are_others_done` was true of its number, or by clear().
+// Invariant: a run is released only after `are_others_done` was true for its number, or by clear().
 // A run that was kept with Until::kShutdown is released by clear() alone: a device may still work
 // on it.
 //
-// Thread-safe. Runs are destroyed without the lock, since their buffers may be of the user's code.
+// Thread-safe. Runs are destroyed without the lock, since destroying their buffers may run the
+// user's code.
 #ifndef TESSERA_COLLECTIVES_HOST_QUARANTINE_H_
 #define TESSERA_COLLECTIVES_HOST_QUARANTINE_H_
 
@@ -60,7 +61,7 @@ class Quarantine {
   };
 
   std::atomic<bool> has_any_{false};  // may be read without the lock
-  std::mutex mutex_;                  // guards what follows
+  std::mutex mutex_;                  // guards the members below
   std::vector<Kept> kept_;
 };
 

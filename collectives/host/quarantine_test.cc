@@ -39,7 +39,7 @@ TEST(QuarantineTest, WhatADeviceMayStillUseIsKeptUntilShutdown) {
   EXPECT_EQ(run.use_count(), 1);
 }
 
-// The end of a run may lead back to its group.
+// The destructor of a run may call its group.
 TEST(QuarantineTest, ARunIsDestroyedWithoutTheLock) {
   Quarantine quarantine;
   auto other = std::make_shared<int>(1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Record: what one OpRecord of a group goes through, as changes of its state word, and the sleep of
-// those that wait for one.
+// Record: the life of one OpRecord of a group, as changes of its state word, and the sleep of the
+// threads that wait for a change.
 //
 //   kOpen ---- the last arrive() ----> kRunning or kMet       free once all have finished or left
 //     |                                      |
@@ -10,9 +10,9 @@
 //                   kSettling -- settle() -----> kFailed      free once all have acknowledged
 //                       +------- its client is lost ---> kOrphaned          the same
 //
-// GroupRecords knows members and clients: what is not in the word comes as an argument, and as a
-// function where it is needed seldom, so that a change touches no line more.
-// Invariants 1, 2, 5 and 7 of op_record.h. A view. Thread-safe; no function waits but
+// GroupRecords knows members and clients. Facts that are not in the word are passed as arguments,
+// and as functions where they are needed seldom, so that a change touches no additional cache line.
+// Invariants 1, 2, 5 and 7 of op_record.h. A view. Thread-safe; no function waits except
 // sleep_while().
 #ifndef TESSERA_COLLECTIVES_HOST_RECORD_H_
 #define TESSERA_COLLECTIVES_HOST_RECORD_H_
@@ -35,14 +35,14 @@ class Record {
   // The phases that a verdict may end. kRunning is allowed only where members may give up while
   // others still access their memory.
   enum class From { kOpen, kRunning };
-  // With kLeave the member gets OK whatever the others do: it reads no verdict of a later failure,
-  // and does not acknowledge one.
+  // With kLeave the member returns OK whatever the others do: it reads no verdict of a later
+  // failure, and does not acknowledge one.
   enum class Then { kWait, kLeave };
   // Whether all members have left the operation, which is in kMet.
   using AllLeft = absl::FunctionRef<bool(uint32_t met)>;
 
-  // `bells`: of a record of messages, those of the sender and the receiver; else empty. They must
-  // outlive it.
+  // `bells`: in a record of messages the bells of the sender and the receiver; else empty. They
+  // must outlive it.
   Record(OpRecord& memory, size_t num_members, absl::Span<shm::DeviceActivity* const> bells)
       : memory_(&memory), num_members_(static_cast<uint32_t>(num_members)), bells_(bells) {}
 
@@ -72,8 +72,8 @@ class Record {
   // Counts this many members' parts as done. False where the operation is not in kRunning.
   bool finish(uint32_t seq, int num_members, Then then) const;
 
-  // The first of two steps that settle an operation: which client does, and that nothing arrives
-  // any more.
+  // The first of two steps that settle an operation: decides which client settles it, and stops
+  // further arrivals.
   struct Claim {
     enum Result {
       kMine,
@@ -82,22 +82,23 @@ class Record {
       kNotFree,  // an earlier operation still has the record
     };
     Result result = kSettled;
-    State before;  // of kMine: the state that it has ended
+    State before;  // if kMine: the state that it has ended
   };
   // `absent`: the ends of a message that have not arrived, as bits.
   Claim claim(uint32_t seq, VerdictKind kind, From from, int client, AllLeft all_left,
               absl::FunctionRef<uint32_t()> absent) const;
-  // The second: writes the verdict. False where another client has orphaned the record meanwhile.
+  // The second step: writes the verdict. False where another client has orphaned the record
+  // meanwhile.
   bool settle(uint32_t seq, const Status& verdict) const;
   // Whether the operation is being settled by a client that is not lost. Orphans it otherwise.
   bool is_being_settled(uint32_t seq, absl::FunctionRef<bool(uint32_t settler)> is_lost) const;
   // The verdict, as far as it was written. After a timeout the record may be reused meanwhile: it
   // is valid only if the state still describes the operation afterwards.
   Status read_verdict(size_t most_bytes) const;
-  // Counts the member as done with a verdict. `member`: of a message, the end.
+  // Counts the member as done with a verdict. `member`: for a message, the end.
   void acknowledge(uint32_t seq, int member) const;
 
-  // The ends of a message whose bells are rung.
+  // The ends of a message whose bells to ring.
   enum class Ring { kSender, kReceiver, kBoth };
   // Wakes the threads that wait for a change.
   void wake(Ring ring = Ring::kBoth) const;
@@ -107,8 +108,8 @@ class Record {
 
  private:
   bool is_for_messages() const { return !bells_.empty(); }
-  // Replaces the state by what `step` makes of it, which is called again where another thread has
-  // changed it meanwhile. False where `step` leaves it as it is, and says so.
+  // Replaces the state by the result of `step`, which is called again if another thread has changed
+  // the state meanwhile. False where `step` decides to leave the state as it is.
   template <class Step>
   bool change(Step step) const {
     uint64_t word = memory_->state.load(std::memory_order_seq_cst);

@@ -19,9 +19,9 @@
 namespace tessera::host {
 namespace {
 
-// A settler takes microseconds. A stopped one is waited for up to this limit; by a caller whose
-// deadline has passed up to the second one, which a settler needs where its core is taken from it.
-// Its loss is checked at this interval.
+// A settler takes microseconds. A caller waits for a stopped settler up to the first limit. A
+// caller whose deadline has passed waits up to the second one, which a settler needs if it loses
+// its core. The loss of the settler is checked at this interval.
 constexpr absl::Duration kSettleLimit = absl::Seconds(20);
 constexpr absl::Duration kLateSettleLimit = absl::Seconds(1);
 constexpr absl::Duration kSettlerCheckInterval = absl::Milliseconds(5);

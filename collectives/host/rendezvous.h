@@ -12,9 +12,9 @@
 // loss (verdicts.h), may settle an operation; the first one wins.
 //
 // Invariants:
-//   1. of one operation, either all members pass the arrival or none does;
+//   1. either all members of an operation pass the arrival or none does;
 //   2. members that get a verdict all get the same code and message;
-//   3. an operation that failed does not change what the next one does;
+//   3. an operation that failed does not change the result of the next one;
 //   4. a member runs ahead of the others by num_records operations at most.
 //
 // Thread-safe; each member calls arrive and finish for its own operations in order.
@@ -42,47 +42,47 @@
 namespace tessera::host {
 
 // A handle of the group's block, which the destructor releases. The link must outlive it, except
-// for the destructor: a client that has closed its link holds nothing.
+// for the destructor: a client that has closed its link holds no handle.
 class Rendezvous {
  public:
   using Op = MemberOp;
   using From = Record::From;
   using Then = Record::Then;
 
-  // Finds or makes the group's block of that many records, a power of two; a device of this client
-  // must be a member. `salt` tells groups of the same devices apart that serve different ends.
-  // ResourceExhausted where the region of the first member's client is full.
+  // Finds or makes the group's block of `num_records` records, a power of two; a device of this
+  // client must be a member. `salt` tells groups of the same devices apart that serve different
+  // purposes. ResourceExhausted where the region of the first member's client is full.
   static StatusOr<Rendezvous> open(shm::HostLink& link, std::vector<shm::GroupMember> members,
                                    uint32_t num_records, uint64_t salt, const Room& room = {});
-  // Without a handle: valid as long as another handle keeps the block.
+  // A view without a handle: valid while another handle keeps the block.
   explicit Rendezvous(GroupRecords records) : records_(std::move(records)) {}
   Rendezvous(Rendezvous&& other) = default;
   ~Rendezvous() { close(); }
-  // Gives the handle back; nothing else may be called after that.
+  // Releases the handle; nothing else may be called after that.
   void close();
   bool is_open() const { return held_ != nullptr; }
 
   const GroupRecords& records() const { return records_; }
-  // From now on the group is used for messages. No thread waits for a single message, so a change
-  // of a record also rings the bell of each member that may be waiting for it: of the receiver as
-  // the last member arrives, of the sender as the message is finished, of both as it fails.
+  // Declares that the group is used for messages. No thread waits for a single message, so a change
+  // of a record also rings the bell of each member that may wait for it: the receiver's when the
+  // last member arrives, the sender's when the message is finished, both when it fails.
   void ring_bells() { records_.ring_bells(); }
 
-  // The operation that a member whose next one would be `seq` must do next. Operations that timed
-  // out without it, and that were other calls than this one, are skipped. A member that is left
-  // behind missed more than the records hold: it joins the newest operation.
+  // The operation that a member must do next, if its own count says `seq`. Operations that timed
+  // out without the member, and that were other calls than this one, are skipped. A member that
+  // missed more operations than the records hold is left behind: it joins the newest operation.
   struct Place {
     uint32_t seq = 0;
     bool is_left_behind = false;
   };
   Place align(uint32_t seq, const Signature& signature) const;
-  // Acknowledges, for a member that skips from `from` to `to`, the verdicts of the operations in
-  // between that wait for it. Not for messages.
+  // Acknowledges the verdicts that a member skips from `from` to `to`, if they wait for its
+  // acknowledgement. Not for messages.
   void pass_over(uint32_t from, uint32_t to);
 
   // Waits until the record of `seq` is free for it, or was; false at the deadline. A member that
-  // leaves an operation which ended at the arrival wakes no waiter: this may have to be called
-  // again.
+  // leaves an operation which ended at the arrival wakes no waiter, so the caller may have to call
+  // this again.
   bool wait_free(uint32_t seq, absl::Time deadline);
   // Counts the member as arrived; its entry must be complete. Idempotent. Returns the verdict if
   // there is one already.
@@ -101,27 +101,27 @@ class Rendezvous {
     }
     return absl::OkStatus();
   }
-  // Waits while the record describes `seq`, the operation has no result and `waiting` holds; what
-  // ends that calls Record::wake() afterwards. False at the deadline.
+  // Waits while the record describes `seq`, the operation has no result and `waiting` holds. A
+  // thread that ends this condition must call Record::wake() afterwards. False at the deadline.
   bool wait_for_news(uint32_t seq, absl::Time deadline, absl::FunctionRef<bool()> waiting);
   // Counts this many members' parts as done.
   Status finish(uint32_t seq, int num_members, Then then = Then::kWait, const Op* op = nullptr);
   // Waits until all have finished. At the deadline it gives up, if `from` allows it by then.
   Status wait_finished(const Op& op, From from);
-  // As wait_finished(), but never settles the operation: false where the deadline came first, or
+  // As wait_finished(), but never settles the operation: false where the deadline passed first, or
   // `has_news` was set before Record::wake().
   bool wait_left(uint32_t seq, absl::Time deadline, const std::atomic<bool>& has_news = never());
 
   // Makes `error` the verdict, unless there is one or the operation is in a later phase than `from`
-  // allows. Returns the verdict, OK where the operation goes on. Where the record is not free for
+  // allows. Returns the verdict, OK where the operation continues. Where the record is not free for
   // `seq` yet it returns `error` and does nothing else. `op`: its deadlines bound the wait for
-  // another client that settles it, see verdict().
+  // another client that settles the operation, see verdict().
   Status settle(uint32_t seq, VerdictKind kind, From from, const Status& error,
                 const Op* op = nullptr);
   // settle() with a DeadlineExceeded that names the members that have not arrived.
   Status settle_timed_out(const Op& op, From from);
-  // Records that the member needs the verdict no more. Call it once per member. `member` is used
-  // for messages alone. Never waits.
+  // Records that the member does not need the verdict any more. Must be called once per member.
+  // `member` is used only for messages. Never waits.
   void acknowledge(uint32_t seq, int member = 0) { records_.record(seq).acknowledge(seq, member); }
 
  private:
@@ -132,8 +132,8 @@ class Rendezvous {
   // settle() with an error that try_settle() builds (verdicts.h).
   Status settle_with(uint32_t seq, VerdictKind kind, From from, const Op* op,
                      absl::FunctionRef<Status(const State& before)> make_error);
-  // Waits until what is being settled is settled. Orphans it where the settler is lost. Returns how
-  // long it has waited in vain, zero where it is settled.
+  // Waits until the settling client has settled the operation. Orphans it where that client is
+  // lost. Returns how long it has waited in vain, zero where the operation is settled.
   absl::Duration wait_settled(uint32_t seq, const Op* op);
   // Waits while `waiting(state)` holds and the record describes `seq`; false at the deadline.
   template <class Waiting>
@@ -146,18 +146,17 @@ class Rendezvous {
     if (!shm::kStepped && wait_briefly(records_.link().wait_policy(), is_over)) return true;
     return sleep_while(seq, deadline, check, waiting);
   }
-  // The last stage of that wait. `check` is looked into for circles before the sleep, since a
-  // circle never ends by itself.
+  // The last stage of that wait. Checks `check` for circles before the sleep, since a circle never
+  // ends by itself.
   bool sleep_while(uint32_t seq, absl::Time deadline, const Op* check,
                    absl::FunctionRef<bool(const State&)> waiting);
-  // The verdict of an operation that has failed, or is about to. A settler that is stopped is
-  // waited for until shortly after the deadline of `op`, and not for ever; then DeadlineExceeded
-  // names it.
+  // The verdict of an operation that has failed, or is about to. Waits for a stopped settler until
+  // shortly after the deadline of `op`, and not for ever; then DeadlineExceeded names the settler.
   Status verdict(uint32_t seq, const Op* op = nullptr);
   Status settle_mismatch(const Op& op);
 
   GroupRecords records_;
-  std::shared_ptr<shm::HostLink::Openness> held_;  // null: there is no handle to give back
+  std::shared_ptr<shm::HostLink::Openness> held_;  // null: there is no handle to release
 };
 
 }  // namespace tessera::host

@@ -39,8 +39,8 @@ using ::testing::Not;
 using testing::StatusIs;
 using From = Rendezvous::From;
 
-// Client 0 waits in an operation of all, and client 1 in one of theirs alone: the error that client
-// 0 gets when no other client arrives.
+// Client 0 waits in an operation of all, and client 1 in an operation of a part of them: the error
+// that client 0 gets when no other client arrives.
 class ConflictTest : public shm::ThreeClientsTest {
  protected:
   Status wait_crosswise(absl::string_view label_of_pair = "") {
@@ -161,7 +161,7 @@ TEST_F(SettlerTest, OneThatDiesIsReplacedAtOnceWithOneVerdict) {
   EXPECT_TRUE(groups_[0]->records().was_freed(1 + kRecords));
 }
 
-// A number that is that of no client, as a stray write would leave it.
+// A number of no client, as a stray write would leave it.
 TEST_F(SettlerTest, OneThatIsUnknownIsNotWaitedFor) {
   for (const uint32_t settler : {0u, 4u, 0xfffu}) {
     begin_to_settle(settler);
@@ -182,8 +182,8 @@ TEST_F(SettlerTest, OneThatIsHeldUpIsWaitedForPastTheDeadline) {
   EXPECT_THAT(told, StatusIs(absl::StatusCode::kAborted));
 }
 
-// What is called under locks, and needs no verdict, does not wait for a settler that is stopped:
-// each of these calls took 20 s. The acknowledgements count although the verdict comes later.
+// Calls under locks, and calls that need no verdict, do not wait for a settler that is stopped:
+// each of these calls took 20 s. The acknowledgements count although the verdict is written later.
 TEST_F(SettlerTest, OneThatIsStoppedHoldsUpNobodyThatNeedsNoVerdict) {
   const testing::TestDeadline deadline(absl::Seconds(10), "less than the time limit of a settler");
   for (int member = 0; member < 3; ++member) {
@@ -257,7 +257,7 @@ TEST_F(SettlerTest, WhatIsMissingIsWhatIsNotCounted) {
     EXPECT_THAT(text, AllOf(HasSubstr("2 of 3 clients arrived"), HasSubstr("missing client 1 "),
                             Not(HasSubstr("client 0 ")), Not(HasSubstr("client 2 "))));
   }
-  // It was settled just before; its number is that of an arrival that was counted.
+  // It was settled just before; its place is the number of an arrival that was counted.
   groups_[0]->records().entry(1, 1).place = 2;
   groups_[0]->records().entry(1, 1).seq = 1;
   EXPECT_THAT(groups_[0]->wait_arrived(op(0, steady_now())),
@@ -269,7 +269,7 @@ TEST_F(SettlerTest, WhatIsMissingIsWhatIsNotCounted) {
 // Blocks that are given back and used again (group_table.h).
 class ReopenedGroupTest : public shm::ThreeClientsTest {
  protected:
-  // The group of clients 0 and 1, as one of them opens it.
+  // Opens the group of clients 0 and 1 as `client`.
   Rendezvous open(int client, uint64_t salt) {
     StatusOr<Rendezvous> opened =
         Rendezvous::open(*links_[client], {{0, 0, 0}, {1, 1, 0}}, kRecords, salt);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rendezvous by itself: which members pass, which verdict each gets, and what the next operation
-// sees.
+// Rendezvous by itself: which members pass, which verdict each gets, and the effect on the next
+// operation.
 #include "collectives/host/rendezvous.h"
 
 #include <linux/futex.h>
@@ -45,7 +45,7 @@ TEST_F(RendezvousTest, AMemberThatHasLeftAcknowledgesNothing) {
     const Status lost = absl::UnavailableError("client 1 is lost");
     EXPECT_EQ(group_->settle(seq, VerdictKind::kError, from, lost).ok(), from == From::kOpen);
     EXPECT_FALSE(group_->records().was_freed(seq + kRecords));
-    // The third one alone is waited for.
+    // Only the third member is missing.
     if (from == From::kOpen) {
       EXPECT_THAT(group_->finish(seq, 1), IsOk());
     } else {
@@ -318,7 +318,7 @@ TEST_F(RendezvousTest, ALossEndsWhatWasBegunWhereNumbersGoRound) {
   }
 }
 
-// A record that was never used is not one of operation 0.
+// A record that was never used does not count as a record of operation 0.
 TEST_F(RendezvousTest, WhatWasNeverUsedIsNotSettled) {
   open(2);
   settle_arrived(group_->records(), 0, 0 - kRecords, From::kRunning,
@@ -447,8 +447,8 @@ TEST_F(RendezvousTest, ADeadlineAndTheLastArrivalCannotBothWin) {
   RecordProperty("num_passed", num_passed);
 }
 
-// A device whose thread is held up in the middle of writing what it does: another member must not
-// follow the half-written offset, for there need not be a group.
+// A device's thread is delayed while it writes its activity: another member must not follow the
+// half-written offset, because it need not be the offset of a group.
 TEST_F(RendezvousTest, HalfWrittenActivityIsNotFollowed) {
   open(2);
   shm::DeviceActivity& slot = shm::activity_slot(link_->memory().control(0), 1);
@@ -476,7 +476,7 @@ TEST_F(RendezvousTest, OverwrittenCodesAreNoOperations) {
   }
 }
 
-// What a device does without a label of its own, as the message of a member that waits for it.
+// The activity of a device without a label, in the message of a member that waits for it.
 TEST_F(RendezvousTest, WhatHasNoLabelIsNamedByWhatItIs) {
   open(2);
   uint32_t seq = 0;

@@ -63,8 +63,8 @@ Status describe_behind(const GroupRecords& group, const MemberOp& op) {
   return describe_missing(group, op, has_passed, /*is_open=*/true);
 }
 
-// Where a member has not arrived (check_conflicts()), the operation may time out and its record be
-// reused in the middle of this: then what is found is wrong. It becomes the verdict only by a
+// If a member has not arrived (check_conflicts()), the operation may time out and its record be
+// reused during this search, whose result is wrong then. The result becomes the verdict only by a
 // compare-and-swap from the state in which the operation is still open, and a record is not reused
 // before that state has changed.
 Status find_mismatch(const GroupRecords& group, const MemberOp& op) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The messages of the operations of a group: which members are missing, and in what members differ.
+// The messages of the operations of a group: the missing members, and the differences between
+// members.
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_HOST_RENDEZVOUS_TEXTS_H_
@@ -23,8 +24,8 @@ Status describe_missing(const GroupRecords& group, const MemberOp& op);
 // As describe_missing(), for an operation whose record is not free: the missing members are not
 // done with the operation that has the record.
 Status describe_behind(const GroupRecords& group, const MemberOp& op);
-// The error of the members that did arrive, but with another signature than `op`'s member; OK where
-// there is none.
+// The error where a member has arrived with another signature than `op`'s member; OK where there is
+// none.
 Status find_mismatch(const GroupRecords& group, const MemberOp& op);
 
 // The member's statement of its run, from its entry.

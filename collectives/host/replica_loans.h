@@ -7,10 +7,11 @@
 // One member of a set of replicas, the lender, makes the block; the others are its holders. Once
 // all of them together have written the contents, these never change. Invariants:
 //   1. a holder sets its bit before it counts itself out of the operation that fills the block, and
-//      clears it when it drops the replica; the bit of a holder whose process has ended counts as
-//      clear. A client that was declared lost may be resumed, and its holders still read;
+//      clears it when it drops the replica. The bit of a holder whose process has ended counts as
+//      clear. A client that was declared lost may be resumed, so its holders still count as
+//      readers;
 //   2. the lender releases its reference after that operation has ended, so that no bit is set
-//      later; the block returns to its pool when all are clear;
+//      later; the block returns to its pool when all bits are clear;
 //   3. a holder keeps its own mapping of the contents, which outlives the lender's process.
 //
 // Thread-safe.
@@ -36,7 +37,7 @@ class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
   // close().
   ReplicaLoans(std::shared_ptr<ArenaPool> pool, std::function<bool(int client)> has_died);
 
-  // Kept by a lender or a holder as long as it reads the contents.
+  // A lender or a holder keeps it while it reads the contents.
   struct Replica {
     std::byte* contents = nullptr;
     std::shared_ptr<const void> owner;
@@ -50,8 +51,8 @@ class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
 
   // Frees the blocks that no holder reads any more.
   void reclaim();
-  // From now on blocks are given up with their last local reference: the client shuts down. Blocks
-  // that are still read are withheld, so that their memory is not used again.
+  // Gives blocks up with their last local reference from now on: the client shuts down. Blocks that
+  // are still read are withheld, so that their memory is not used again.
   void close();
 
  private:
@@ -65,7 +66,7 @@ class ReplicaLoans : public std::enable_shared_from_this<ReplicaLoans> {
 
   const ForkGuard fork_guard_;
   const std::shared_ptr<ArenaPool> pool_;
-  std::mutex mutex_;                                // guards what follows
+  std::mutex mutex_;                                // guards the members below
   std::function<bool(int client)> has_died_;        // null: closed
   std::vector<std::unique_ptr<Loan>> outstanding_;  // released by the lender
 };

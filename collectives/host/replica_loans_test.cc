@@ -17,7 +17,7 @@ namespace {
 
 class ReplicaLoansTest : public ::testing::Test {
  protected:
-  // What the lender's pool holds for its loans.
+  // The bytes of the lender's pool that its loans take.
   bool is_lent() {
     loans_->reclaim();
     return pool_->live_bytes() > 0;
@@ -40,7 +40,7 @@ TEST_F(ReplicaLoansTest, ABlockComesBackWhenLenderAndHoldersHaveLetGo) {
     holders.push_back(ReplicaLoans::hold(lender.contents, kBytes, i, pool_));
   }
   lender.owner.reset();
-  // In an order that is that of no word.
+  // In an order that no word of bits has.
   for (int i = 0; i < kHolders; ++i) {
     EXPECT_TRUE(is_lent()) << i;
     holders[i * 7 % kHolders].owner.reset();

@@ -103,7 +103,7 @@ Status Run::move(uint32_t seq, absl::Span<const MemberMemory> members) {
 }
 
 // Two waiters may have the verdict of one message. The record may be reused once the first of them
-// has completed the run, and what the other one has read of it then means nothing.
+// has completed the run; the values that the other one has read of the record then mean nothing.
 void Run::complete(const Status& status) {
   if (completion_.done()) return;
   group_->complete_output(arguments_, status);
@@ -153,7 +153,8 @@ Status Run::wait_until(absl::Time deadline) {
   // After forget_runs() all runs have ended, or are about to.
   if (caller.is_too_late()) return completion_.wait();
   TESSERA_RETURN_IF_ERROR(group_->resources().check_may_wait("Work::wait"));
-  // Before run_here(), which takes time itself: a wait of 1 ms is not reported as one of 0.
+  // Read the clock before run_here(), which takes time itself: otherwise a wait of 1 ms would be
+  // reported as 0.
   const absl::Time called = deadline == absl::InfiniteFuture() ? deadline : called_.exactly();
   // Any thread may execute the run: it ends by its own deadline.
   if (may_run_here() && deadline >= arguments_.deadline.value_or(absl::InfiniteFuture())) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Run: one started run of a Collective, as users and streams see it. A subclass per protocol says
-// what it does.
+// Run: one started run of a Collective, as users and streams see it. A subclass per protocol
+// defines its steps.
 //
 //   kQueued --begin(): its turn has come-----> kStarted --complete()--> done
 //      |                                          ^  a waiter's deadline passes: is_given_up()
@@ -13,8 +13,8 @@
 // Threads. The caller makes the run and enqueues it; placed() is called in the stream's order. From
 // then on the running thread owns the run until it is done: the stream's thread, a caller in
 // Stream::run_here(), or the thread of the messages; one at a time. Waiters call done() and
-// wait_until() from any thread: they change the stage by compare-and-swap, and use the Completion,
-// the atomics and what does not change after placed().
+// wait_until() from any thread. They change the stage by compare-and-swap, and use the Completion,
+// the atomics and the members that do not change after placed().
 #ifndef TESSERA_COLLECTIVES_HOST_RUN_H_
 #define TESSERA_COLLECTIVES_HOST_RUN_H_
 
@@ -42,13 +42,14 @@
 
 namespace tessera::host {
 
-// When a run was called: exactly, or as of the kernel's last tick, which is cheaper to read.
+// The time at which a run was called: exact, or as of the kernel's last tick, which is cheaper to
+// read.
 class CallTime {
  public:
   enum class Clock { kExact, kTick };
   explicit CallTime(Clock clock);
 
-  // To a tick.
+  // Exact to a tick.
   absl::Time roughly() const { return time_; }
   // Reads the clock if the call is recent and its time not exact.
   absl::Time exactly() const;
@@ -75,7 +76,7 @@ class RunStage {
   Stage give_up();
   // Whether it was given up before it began.
   bool was_given_up() const { return stage_.load() == Stage::kGivenUp; }
-  // Set once a waiter's deadline has passed after it began.
+  // Set once a waiter's deadline has passed after the run began.
   const std::atomic<bool>& is_given_up() const { return is_given_up_; }
 
  private:
@@ -99,21 +100,21 @@ class Run : public PendingWork, public Stream::Runnable {
   const Collective& collective() const { return *collective_; }
   const Arguments& arguments() const { return arguments_; }
   Arguments& arguments() { return arguments_; }
-  // Whether a device moves the bytes. Its work finishes later than the task. A barrier moves
-  // nothing, so it is a run of the host in every group.
+  // Whether a device moves the bytes; its work then finishes later than the task. In a barrier
+  // nothing moves, so it is a run of the host in every group.
   bool is_on_device() const {
     return group_->device_mover() != nullptr && collective_->kind() != OpKind::kBarrier;
   }
-  // For Stream::run_here(): the output, which others may wait for, where there is one.
+  // For Stream::run_here(): the output, if there is one; others may wait for it.
   const void* key() const { return key_; }
   std::string label() const { return group_->label_of(*collective_, arguments_); }
-  // An error with the label before it.
+  // An error with the label before its message.
   Status labelled(const Status& status) const;
 
   RunStage& run_stage() { return stage_; }
   const CallTime& called() const { return called_; }
 
-  // Finds the memory of the Buffers; waits for the input. The output takes its memory.
+  // Finds the memory of the Buffers; waits for the input. The output acquires its memory.
   Status find_input();
   virtual Status take_output();
   // For a barrier: waits until the member's device has done all earlier work, or the run is over.
@@ -122,12 +123,13 @@ class Run : public PendingWork, public Stream::Runnable {
   // Moves the bytes of the member's part, or gives that work to its device. `seq`: the number of
   // the operation, 0 in a group of one.
   Status move(uint32_t seq, absl::Span<const MemberMemory> members);
-  // Whether its part was begun.
+  // Whether the member's part was begun.
   bool has_moved() const { return has_moved_; }
   // Ends the run for its waiters. Only the first call counts.
   void complete(const Status& status);
-  // Ends the task of the run: complete(), or where its device moves the bytes, and may be about to
-  // when the task has failed, done when the device is, with `status` unless that is OK.
+  // Ends the task of the run. Calls complete() or, if its device moves the bytes or may do so after
+  // the task has failed, completes the run when the device is done, with `status` unless that is
+  // OK.
   void finish(const Status& status);
   const Completion& completion() const { return completion_; }
   // The reference of the stream or queue that the run is in, until it has run. Replaces
@@ -136,20 +138,20 @@ class Run : public PendingWork, public Stream::Runnable {
 
  protected:
   HostGroup& group() const { return *group_; }
-  // The result of the task of a run that has ended with `status`: a barrier reports to its caller
-  // alone, other errors wait for sync_devices() too. Drops executor_ref(), perhaps the last
+  // The result of the task of a run that has ended with `status`. A barrier reports to its caller
+  // alone; other errors are also reported by sync_devices(). Drops executor_ref(), perhaps the last
   // reference.
   Status end_task(Status status);
-  // Calls `wait`, which waits until a time and says whether that was enough. Reports a wait that
-  // lasts: no device shows the wait of a message.
+  // Calls `wait`, which waits until a given time and returns whether the wait is over. Reports a
+  // wait that lasts for long, because no device shows the wait of a message.
   bool wait_for_message(absl::Time deadline, absl::FunctionRef<bool(absl::Time until)> wait);
 
  private:
-  // Whether a waiter may execute the run, where it is the next one of its stream.
+  // Whether a waiter may execute the run, if it is the next run of its stream.
   virtual bool may_run_here() const { return false; }
   // Whether the run is done in time.
   virtual bool wait_in_time(absl::Time deadline);
-  // The verdict of a run that was given up before it began. `device`: what its device was doing.
+  // The verdict of a run that was given up before it began. `device`: the activity of its device.
   virtual Status give_up(shm::DeviceActivity::Kind device, absl::Time called,
                          absl::Time deadline) = 0;
   // Ends a run that has begun, if that is still possible: the running thread completes it.
@@ -168,7 +170,7 @@ class Run : public PendingWork, public Stream::Runnable {
   std::shared_ptr<Run> executor_ref_;
 };
 
-// The activity that is published for a run of the Collective, without its place in a group.
+// The activity that is published for a run of the Collective, without the group and the number.
 shm::Activity activity_of(const Collective& collective, shm::DeviceActivity::Kind kind);
 
 }  // namespace tessera::host

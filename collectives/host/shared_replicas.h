@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SharedReplicas: what a run of a Collective with replicas does beside any other: the first of them
+// SharedReplicas: the additional steps of a run of a Collective with replicas: the first replica
 // lends memory, the others hold it (replica_loans.h).
 //
-//   lend()    the lender, before it arrives: the memory is there
+//   lend()    the lender, before it arrives: allocates the memory
 //     | all members fill it
 //   hold()    a holder, before it counts itself as finished: the lender keeps the block until then
 //     | the run has succeeded
 //   adopt()   the output of the run shares the memory
 //
-// Threads: of one member's run, on its running thread.
+// Threads: used for one member's run, on its running thread.
 #ifndef TESSERA_COLLECTIVES_HOST_SHARED_REPLICAS_H_
 #define TESSERA_COLLECTIVES_HOST_SHARED_REPLICAS_H_
 

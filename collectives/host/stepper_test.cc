@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The protocol of the control region in every order of the accesses to shared words: all orders of
-// two members in one operation, and with a bound on preemptions all those of more operations,
-// deadlines, deaths, messages and three members. What must hold in each of them:
+// The protocol of the control region in every order of the accesses to shared words. For two
+// members in one operation all orders are tried. For more operations, deadlines, deaths, messages
+// and three members all orders within a bound on preemptions are tried. In each order:
 //   1. no member waits for good: a deadlock or a livelock ends the search;
 //   2. all members of an operation get one verdict, or none gets one;
 //   3. a member that returns OK has read the right bytes, whatever is reused meanwhile.
@@ -89,7 +89,7 @@ constexpr absl::Time kNever = absl::InfiniteFuture();
 constexpr absl::Time kSome = absl::UnixEpoch();  // passes when the stepper says so
 
 // One record in plain memory, without clients and groups: members that arrive and finish, a settler
-// that ends what they do at any time, and its death.
+// that ends their operations at any time, and the settler's death.
 class RecordSteps : public ::testing::Test {
  protected:
   static constexpr uint32_t kSeq = 1;
@@ -160,7 +160,8 @@ class RecordSteps : public ::testing::Test {
     own.acknowledge(kSeq, static_cast<int>(member));
     return read;
   }
-  // Others learn of the death, and settle what they have arrived at: that wakes the waiters.
+  // Others learn of the death, and settle the operations at which they have arrived: that wakes the
+  // waiters.
   void add_death(int settler) {
     stepper_.add(
         "death",
@@ -197,7 +198,8 @@ TEST_F(RecordSteps, ThreeMembersAndASettler) { explore(bounded(2), 3, /*dies=*/f
 
 TEST_F(RecordSteps, ASettlerThatDies) { explore(bounded(1), 2, /*dies=*/true); }
 
-// The members of one group, each of a client of its own, and what they share beside the records.
+// The members of one group, each of its own client, and the state that they share beside the
+// records.
 class RendezvousSteps : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -688,8 +690,8 @@ class InlineStream final : public Stream {
   Status stop_by(absl::Time) override { return absl::OkStatus(); }
 };
 
-// Client 0 broadcasts a buffer without other owners. It is told of the loss of client 2 at any
-// time, calls the group again, and fills what is free with other bytes.
+// Client 0 broadcasts a buffer without other owners. It learns of the loss of client 2 at any time,
+// calls the group again, and fills free memory with other bytes.
 class LendingSteps {
  public:
   static constexpr int64_t kBytes = 2048;  // more than fits into the entries

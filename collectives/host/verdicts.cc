@@ -45,7 +45,7 @@ void settle_at_once(const GroupRecords& group, uint32_t seq, Record::From from,
 void settle_arrived(const GroupRecords& group, int member, uint32_t done, Record::From from,
                     const Status& error) {
   for (uint32_t i = 0; i < group.num_records(); ++i) {
-    // The state first, then the entry: the entry is what the member wrote before it arrived.
+    // Reads the state first, then the entry: the member wrote the entry before it arrived.
     const State state = group.load(i);
     const MemberEntry& own = group.entry(i, member);
     const bool has_arrived = own.seq.load(std::memory_order_acquire) == state.seq;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A waiter that is held up between its last look at an operation and its sleep. Meanwhile the
-// operation ends, and the record goes on to a later one with as many arrivals. The waiter must not
-// sleep on: the later operation waits for it.
+// A waiter is delayed between its last look at an operation and its sleep. Meanwhile the operation
+// ends, and the record proceeds to a later one with as many arrivals. The waiter must not sleep on:
+// the later operation waits for it.
 //
-// syscall() of this program stands for the one of the C library: it holds a thread up just before
+// syscall() of this program replaces the function of the C library: it delays a thread just before
 // FUTEX_WAIT.
 #include <linux/futex.h>
 #include <stdarg.h>

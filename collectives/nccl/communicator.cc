@@ -11,7 +11,7 @@
 namespace tessera::nccl {
 namespace {
 
-// Between two tries to lock a lane, whose holder is in a call of NCCL.
+// The pause between two tries to lock a lane, whose holder is in a call of NCCL.
 constexpr absl::Duration kTryInterval = absl::Microseconds(100);
 // How long an idle stream may take to say so.
 constexpr absl::Duration kIdleLimit = absl::Milliseconds(100);

@@ -5,8 +5,8 @@
 //   generation 1   made by all members ... used ... a verdict: never used again
 //   generation 2   made by all members ...
 //
-// generations.h has what the members agree on for a generation: that it is made, and its verdict,
-// which any of them may make, and which is the end for all, in the same words.
+// The members agree on two facts of a generation (generations.h): that it is made, and its verdict.
+// Any member may make the verdict; it ends the generation for all members, with one text.
 //
 // Thread-safe, except init() and issue(), which only the issuing thread calls.
 #ifndef TESSERA_COLLECTIVES_NCCL_COMMUNICATOR_H_
@@ -58,28 +58,30 @@ class Communicator {
 
   Lane& lane() { return lane_; }
   uint32_t generation() const { return generation_; }
-  // Whether there is a verdict, for a generation at which all have arrived.
+  // Whether the generation, at which all have arrived, has a verdict.
   bool is_failed() const { return generations_.is_failed(generation_); }
   // The verdict, once there is one. May wait for another client, as fail() does.
   Status verdict() { return generations_.verdict(generation_); }
-  // Makes `error` the verdict, unless there is one; the verdict. `limit`: for the coordinator.
+  // Makes `error` the verdict, unless there is one; returns the verdict. `limit`: for the
+  // coordinator.
   Status fail(const Status& error, absl::Time limit) {
     return generations_.fail(generation_, error, limit);
   }
   Status fail(const Status& error) { return fail(error, steady_now() + OtherHosts::kVerdictLimit); }
-  // fail() for a caller that needs no verdict: waits for the coordinator alone.
+  // fail() for a caller that needs no verdict: waits only for the coordinator.
   void end(const Status& error, absl::Time limit) { generations_.end(generation_, error, limit); }
-  // Records that the device is through with a generation that has its verdict: it reads no other
-  // member's memory any more. Once.
+  // Records that the device is done with a generation that has its verdict: it reads no other
+  // member's memory any more. Must be called once.
   void leave() { generations_.leave(generation_); }
-  // Whether all members of this host have left it: those of others read no memory of it.
+  // Whether all members of this host have left it; members of other hosts read no memory of this
+  // host.
   bool have_all_left() { return generations_.have_all_left(generation_); }
   void set_member_lost() { member_lost_ = true; }
   bool is_member_lost() const { return member_lost_; }
 
   // Makes the rank; returns when all have arrived, with the verdict where they do not.
   Status init(const UniqueId& id, int rank, absl::Time deadline);
-  // Gives the stream what `calls` does, as one group; returns when NCCL has taken it.
+  // Runs `calls` as one group that gives the stream work; returns when NCCL has accepted it.
   Status issue(absl::FunctionRef<Status(CommHandle)> calls, absl::Time deadline);
   // The error that NCCL has found, if it has. Waits for the issuing thread's call of NCCL, unless
   // there is a verdict, or the device is lost.
@@ -87,7 +89,8 @@ class Communicator {
   // As async_error(), without waiting: OK while the issuing thread is in a call.
   Status try_async_error();
 
-  // ---- For the end; none of the above gives the stream anything after the first of these.
+  // ---- For the end. After the first of these calls none of the functions above gives the stream
+  // work.
 
   // How a communicator that failed is to end.
   enum class End {
@@ -101,18 +104,18 @@ class Communicator {
   End begin_end(absl::Time deadline);
   // Requires an idle stream.
   Status finalize();
-  // Whether nothing is in progress; not while the issuing thread is in a call.
+  // Whether nothing is in progress. Must not be called while the issuing thread is in a call.
   StatusOr<bool> poll();
-  // A handle, and whose it is; null where there is none any more.
+  // A handle and its owner; null where there is no handle any more.
   struct Released {
     CommHandle handle = nullptr;
     std::shared_ptr<cuda::Api> cuda;
     int gpu = 0;
   };
-  // After kRevoke: what to revoke.
+  // After kRevoke: the handle to revoke.
   Released to_revoke();
-  // Takes it, to be freed; nothing where the issuing thread's call of NCCL did not return by the
-  // deadline.
+  // Removes the handle, which the caller frees; nothing where the issuing thread's call of NCCL did
+  // not return by the deadline.
   std::optional<Released> release(absl::Time deadline);
 
  private:
@@ -122,7 +125,7 @@ class Communicator {
   std::unique_lock<std::mutex> lock_until(absl::Time deadline);
   // The error of a call that began after the end.
   Status give_up() { return fail(absl::AbortedError("the communicator was given up")); }
-  // Polls until NCCL is through with the last call.
+  // Polls until NCCL has finished the last call.
   Status settle(absl::Time deadline);
   Api& api_;
   Lane& lane_;
@@ -132,8 +135,8 @@ class Communicator {
   // Guarded by the lane's lock.
   State state_ = State::kNone;
   CommHandle handle_ = nullptr;
-  bool is_settled_ = false;      // NCCL was through with the last call, without an error
-  bool has_given_work_ = false;  // by a call that NCCL was through with
+  bool is_settled_ = false;      // NCCL has finished the last call without an error
+  bool has_given_work_ = false;  // in a call that NCCL has finished
 };
 
 }  // namespace tessera::nccl

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fake keeps the contract of nccl::Api, reports what is misuse, and the real library has all
-// the names that are loaded. Where there are GPUs, NCCL keeps the contract too.
+// The fake keeps the contract of nccl::Api and reports misuse, and the real library has all the
+// names that are loaded. Where there are GPUs, NCCL keeps the contract too.
 #include "collectives/nccl/testing/contract.h"
 
 #include <cstdint>
@@ -122,7 +122,8 @@ struct Pair {
       while (!*nccl->poll(comm)) std::this_thread::yield();
     }
   }
-  // In one group: the end of one waits for what the GPU does, which may be of the other.
+  // Ends both in one group: the end of one waits for all work of the GPU, which may belong to the
+  // other.
   ~Pair() { abort({comms[0], comms[1]}); }
   void abort(const std::vector<CommHandle>& of) const {
     EXPECT_THAT(nccl->group_start(), IsOk());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The end of communicators beside other work of the same GPUs, and of messages whose GPU is behind,
-// on the fakes of CUDA and NCCL: what an end waits for, what it frees, and when.
+// on the fakes of CUDA and NCCL: which work an end waits for, which memory it frees, and when.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -103,8 +103,8 @@ TEST_F(EndsTest, AnAbortComesAfterTheRevokesBesideIt) {
   open_gate();
 }
 
-// An abort waits for what the GPU does for other groups, however long that takes: the GPU does not
-// count as lost for that.
+// An abort waits for work of the GPU for other groups, however long that takes: the GPU does not
+// count as lost because of that.
 TEST_F(EndsTest, AnAbortBesideALongOperationLosesNoGpu) {
   ASSERT_NO_FATAL_FAILURE(start({.collective_timeout = absl::Seconds(30),
                                  .watch = {.abort_limit = absl::Milliseconds(100)}}));
@@ -115,7 +115,7 @@ TEST_F(EndsTest, AnAbortBesideALongOperationLosesNoGpu) {
   wait_for_calls("group_end", groups + 4);
   nccl_->stall("comm_init_rank", 2, 1 << 30);
   const Sums in_making = begin_sum({0, 1});
-  // That of device 0 ends when its stream is past what is in flight.
+  // The abort of device 0 ends when its stream has done the work in flight.
   EXPECT_THAT(in_making[1]->work->wait(absl::Milliseconds(50)),
               StatusIs(StatusCode::kDeadlineExceeded));
   wait_for_calls("comm_abort", 2);

@@ -294,8 +294,8 @@ TEST_F(FailuresTest, AnAbortNeverReturns) {
   while (job_->device(0).stream().sync().ok()) std::this_thread::yield();
 }
 
-// /dev/shm of a container holds one rank of a communicator that uses sockets: all members are told
-// what is too small.
+// /dev/shm of a container has room for only one rank of a communicator that uses sockets: all
+// members get an error that names /dev/shm.
 TEST(SharedGpuTest, SharedMemoryOfTheHostRunsOut) {
   const testing::TestDeadline deadline(absl::Seconds(60), "a full /dev/shm");
   const auto cuda = FakeCuda::create();

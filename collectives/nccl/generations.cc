@@ -16,7 +16,7 @@ namespace {
 
 using host::Rendezvous;
 
-// The latest generations of a group, which a member may still ask about.
+// The latest generations of a group, about which a member may still ask.
 constexpr uint32_t kRecords = 4;
 // Tells the generations of a group from its operations and messages.
 constexpr uint64_t kSalt = 2;

@@ -6,11 +6,13 @@
 //   generation 1   made by all members ... used ... a verdict: never used again
 //   generation 2   made by all members ...
 //
-// A generation is an operation of a rendezvous of its own (rendezvous.h) that goes on as long as
-// the communicator does: the members of a host arrive at it to make the communicator, and learn its
-// unique id from the first of them. Its verdict, which any member may make, is the end for all.
-// Where the group has members on several hosts each host has a rendezvous, and the hosts tell each
-// other ids and verdicts (other_hosts.h): so all have one id, and fail in the same words.
+// A generation is an operation of a rendezvous of its own (rendezvous.h) that lasts as long as the
+// communicator.
+// - The members of a host arrive at it to make the communicator, and learn its unique id from the
+//   first member.
+// - Any member may make its verdict, which ends the generation for all.
+// - Where the group has members on several hosts each host has a rendezvous, and the hosts send
+//   each other ids and verdicts (other_hosts.h): all have one id, and fail with the same text.
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_NCCL_GENERATIONS_H_
@@ -35,11 +37,11 @@ namespace tessera::nccl {
 
 class Generations {
  public:
-  // `here`: the members on this host, in the order of the group. `others`: null where these are
-  // all. Errors as of Rendezvous::open().
+  // `here`: the members on this host, in the order of the group. `others`: null where all members
+  // are here. Errors as of Rendezvous::open().
   static StatusOr<Generations> open(shm::HostLink& link, std::vector<shm::GroupMember> here,
                                     std::shared_ptr<OtherHosts> others);
-  // The same generations without a handle of the block.
+  // These generations without a handle of the block.
   Generations view() const { return Generations(host::Rendezvous(rendezvous_.records()), others_); }
 
   // The members on all hosts.
@@ -47,25 +49,27 @@ class Generations {
     return others_ == nullptr ? rendezvous_.records().size() : others_->num_members();
   }
 
-  // Blocks until all members of this host have arrived: the unique id of the generation. `member`:
-  // its index on this host. `make`: for the group's first member. Errors as of a rendezvous.
+  // Blocks until all members of this host have arrived; returns the unique id of the generation.
+  // `member`: its index on this host. `make`: for the group's first member. Errors as of a
+  // rendezvous.
   StatusOr<UniqueId> meet(const Label& label, int member, uint32_t generation,
                           absl::FunctionRef<StatusOr<UniqueId>()> make, absl::Time deadline);
-  // Whether there is a verdict, for a generation at which all of this host have arrived.
+  // Whether the generation, at which all members of this host have arrived, has a verdict.
   bool is_failed(uint32_t generation) const {
     return rendezvous_.records().is_finished(generation);
   }
-  // Makes `error` the verdict of all hosts, unless there is one; the verdict. Waits for the
+  // Makes `error` the verdict of all hosts, unless there is one; returns the verdict. Waits for the
   // coordinator until `limit`, and for a client that has begun to settle the verdict. Before any
-  // member of this host has arrived it is this host's verdict alone.
+  // member of this host has arrived the verdict is valid only on this host.
   Status fail(uint32_t generation, const Status& error, absl::Time limit);
   // fail() for a caller that needs no verdict: does not wait for another client.
   void end(uint32_t generation, const Status& error, absl::Time limit);
   // The verdict of a generation that is_failed(). Waits for a client that has begun to settle it.
   Status verdict(uint32_t generation) { return settle(generation, absl::AbortedError("")); }
-  // end() with a loss, which every client is told: this host's verdict alone. Does not wait.
+  // end() with a loss, which every client learns by itself: only this host's verdict. Does not
+  // wait.
   void lose(uint32_t generation, const Status& reason);
-  // Records that a member has done with a generation that has its verdict. Once.
+  // Records that a member is done with a generation that has its verdict. Must be called once.
   void leave(uint32_t generation) { rendezvous_.acknowledge(generation); }
   // Whether all members of this host have left it.
   bool have_all_left(uint32_t generation) {
@@ -77,7 +81,7 @@ class Generations {
   Generations(host::Rendezvous rendezvous, std::shared_ptr<OtherHosts> others)
       : rendezvous_(std::move(rendezvous)), others_(std::move(others)) {}
   Status settle(uint32_t generation, const Status& error);
-  // The verdict that all hosts are told, unless this host has one.
+  // Returns the verdict that all hosts get, unless this host has one.
   Status propose(uint32_t generation, const Status& error, absl::Time limit) const;
 
   host::Rendezvous rendezvous_;

@@ -21,11 +21,11 @@ std::string host_id_prefix(int64_t pid) { return absl::StrCat("tessera-", pid, "
 std::vector<NcclVariable> gpu_sharing_variables(int64_t pid, uint64_t nonce) {
   return {
       {kHostId, absl::StrCat(host_id_prefix(pid), absl::Hex(nonce)), /*is_default=*/false},
-      // Sockets of the loopback interface, which is there without any network.
+      // Sockets of the loopback interface, which exists without any network.
       {"NCCL_NET", "Socket"},
       {"NCCL_IB_DISABLE", "1"},
       {"NCCL_SOCKET_IFNAME", "lo"},
-      // What cannot work between "hosts" that are one: not to be tried either.
+      // These cannot work between "hosts" that are one machine, and must not be tried.
       {"NCCL_P2P_DISABLE", "1"},
       {"NCCL_SHM_DISABLE", "1"},
       {"NCCL_NVLS_ENABLE", "0"},

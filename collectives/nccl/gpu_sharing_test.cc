@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// That processes which share a GPU give NCCL different hosts, keep what the user has set, and that
-// the real library listens on the loopback interface then. Whether it takes two ranks on one GPU is
-// //tests/gpu:clients_test's to see, where there is one.
+// Processes that share a GPU give NCCL different hosts and keep the user's settings, and the real
+// library then listens on the loopback interface. //tests/gpu:clients_test checks whether it
+// accepts two ranks on one GPU, where there is a GPU.
 #include "collectives/nccl/gpu_sharing.h"
 
 #include <arpa/inet.h>

@@ -9,9 +9,9 @@
 
 namespace tessera::nccl {
 
-// Sets NCCL_SOCKET_IFNAME to the interface that TESSERA_INTERFACE names, unless the user has set
-// either NCCL's own variable, or none. Like setenv(), not to be called while other threads read the
-// environment.
+// Sets NCCL_SOCKET_IFNAME to the interface that TESSERA_INTERFACE names, if that is set and the
+// user has not set NCCL_SOCKET_IFNAME. Like setenv(), it must not be called while other threads
+// read the environment.
 void choose_interface();
 
 }  // namespace tessera::nccl

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// That TESSERA_INTERFACE reaches NCCL, and that what the user has set for NCCL stays.
+// TESSERA_INTERFACE reaches NCCL, and the user's settings for NCCL stay.
 #include "collectives/nccl/interface.h"
 
 #include <cstdlib>

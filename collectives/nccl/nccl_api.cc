@@ -140,7 +140,7 @@ class NcclApi : public Api {
     std::memcpy(&native_id, id.data(), sizeof(native_id));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    // An end of one communicator must not be that of another.
+    // The end of one communicator must not end another one.
     config.splitShare = 0;
     ncclComm_t comm = nullptr;
     const ncclResult_t result =

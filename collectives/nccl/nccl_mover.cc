@@ -21,8 +21,8 @@ namespace {
 
 using Members = absl::Span<const MemberMemory>;
 
-// Tells meetings of members that lacked memory from the group's operations, messages and
-// generations: they are rare, and never two at once.
+// Distinguishes meetings of members that lacked memory from the group's operations, messages and
+// generations. Such meetings are rare, and there are never two at the same time.
 constexpr uint32_t kMemoryRecords = 2;
 constexpr uint64_t kMemorySalt = 3;
 

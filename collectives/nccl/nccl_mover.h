@@ -5,33 +5,34 @@
 //   device 0   ... work | pack  [ send recv ... ]  add  [ send recv ... ]  unpack | work ...
 //   device 1   ... work | pack  [ send recv ... ]  add  [ send recv ... ]  unpack | work ...
 //
-// The calls between the brackets are one group of NCCL, in which each member names what it sends
-// and receives (schedule.h); our kernels do the rest, on the same CUDA stream. Each device is a
-// rank of its own, also where a client has several.
+// The calls between the brackets are one group of NCCL, in which each member names its sends and
+// receives (schedule.h); our kernels do the rest, on the same CUDA stream. Each device is a rank of
+// its own, also where a client has several.
 //
-// The first operation makes the group's communicator, and the first one after a failure makes a new
-// one: each member arrives with the number of the generation that it would use, and all use the
-// highest (communicator.h). The watch (watch.h) ends operations under way: they fail with one text
-// on all members, and the group can be used again unless a member is lost.
+// The first operation makes the group's communicator, and the first operation after a failure makes
+// a new one. Each member arrives with the number of the generation that it would use, and all use
+// the highest (communicator.h). The watch (watch.h) ends operations under way: they fail with one
+// text on all members, and the group can be used again unless a member is lost.
 //
-// Memory for packing. Invariant: between the meeting and its last call of NCCL a member takes no
-// memory. To allocate may wait for this GPU and for all that have peer access with it; where one of
-// these waits in NCCL for this member, that is a deadlock. So a member takes what it knows that it
-// needs before it arrives, and a block for what others may want packed, of the size that they
-// wanted before. All members see how large these blocks are and how large each has to be
-// (schedule.h). Where one is too small, no member starts its GPU: all take what they need and
-// meet again.
+// Memory for packing. Invariant: between the meeting and its last call of NCCL a member allocates
+// no memory. An allocation may wait for this GPU and for all GPUs that have peer access with it; if
+// such a GPU waits in NCCL for this member, that is a deadlock. So:
+// - A member allocates before it arrives: the memory that it knows it needs, and a block for the
+//   boxes that other members may want packed, of the size that they wanted before.
+// - All members see how large these blocks are and how large each must be (schedule.h).
+// - Where a block is too small, no member starts its GPU: all members allocate the memory they need
+//   and meet again.
 //
-// Which adds, our kernels or NCCL, is decided when the mover is made, and must be equal on all
+// Whether our kernels or NCCL add terms is decided when the mover is made, and must be equal on all
 // members: each publishes it when it arrives.
 //
-// A message between two clients does not go by NCCL, whose sends hold up their stream until they
-// are received, but through memory of the host.
+// A message between two clients goes through memory of the host and not through NCCL, whose sends
+// hold up their stream until they are received.
 //
 // Members on several hosts are ranks of one communicator like any others: NCCL uses its own network
-// between hosts. A `member` of the functions of DeviceMover is an index among those of this host;
-// positions in the group are the ranks. Members of a host agree in memory that they share, hosts by
-// the coordinator and letters (other_hosts.h).
+// between hosts. A `member` of the functions of DeviceMover is an index among the members of this
+// host; positions in the group are the ranks. Members of a host agree through shared memory, hosts
+// through the coordinator and letters (other_hosts.h).
 #ifndef TESSERA_COLLECTIVES_NCCL_NCCL_MOVER_H_
 #define TESSERA_COLLECTIVES_NCCL_NCCL_MOVER_H_
 
@@ -68,9 +69,9 @@ class NcclMover : public host::DeviceMover {
     // For runs without a timeout of their own.
     absl::Duration timeout = absl::InfiniteDuration();
   };
-  // `devices` by position, null for those of other clients. All must outlive the mover. `watch` is
-  // an error where there is no NCCL: then every operation is. `network`: needed where members are
-  // on other hosts.
+  // `devices` by position, null for devices of other clients. All must outlive the mover. `watch`
+  // is an error where there is no NCCL: every operation then fails with it. `network`: needed where
+  // members are on other hosts.
   static StatusOr<std::unique_ptr<NcclMover>> create(
       StatusOr<Watch*> watch, shm::HostLink& link, std::vector<shm::GroupMember> members,
       std::vector<cuda::CudaDevice*> devices, const Options& options,
@@ -95,44 +96,44 @@ class NcclMover : public host::DeviceMover {
   struct Rank {
     uint32_t generation = 0;
     std::shared_ptr<Communicator> communicator;  // null: not there (yet)
-    uint32_t begun = 0;                          // the last operation that asked for it
+    uint32_t begun = 0;                          // the last operation that requested it
     uint32_t met_for_memory = 0;                 // the last meeting of memory_
   };
-  // Memory of a member's device for packing, from its arrival until its GPU was given all. Accessed
-  // by the member's issuing thread alone.
+  // Memory of a member's device for packing, from its arrival until its GPU has received all work.
+  // Accessed only by the member's issuing thread.
   struct Packing {
     std::shared_ptr<Buffer> own;
     std::shared_ptr<Buffer> sent;
     int64_t most_sent_bytes = 0;  // that an operation has wanted
   };
-  // The facts that a member tells the others when it arrives.
+  // The facts that a member publishes when it arrives.
   struct Board {
     uint32_t generation;  // of the communicator that it would use
     Sums sums;
-    int64_t sent_bytes;  // of its block for what others want packed
+    int64_t sent_bytes;  // of its block for boxes that others want packed
   };
-  // The members of all hosts, and those of this one.
+  // The members of all hosts, and the members of this host.
   struct Places {
     std::vector<int> clients;                // by position
     std::vector<int> positions;              // by member
-    std::vector<cuda::CudaDevice*> devices;  // the same; null for those of other clients
+    std::vector<cuda::CudaDevice*> devices;  // by member; null for devices of other clients
     std::shared_ptr<OtherHosts> others;      // null where there are none
   };
   NcclMover(StatusOr<Watch*> watch, Generations generations, host::Rendezvous memory, Places places,
             const Options& options);
   Status find_refusal() const;
-  // Takes memory for packing before the member arrives.
+  // Allocates memory for packing before the member arrives.
   Status take_packing(const Collective& collective, int member);
-  // Makes sure that all members have memory for what others want packed.
+  // Makes sure that all members have memory for the boxes that others want packed.
   Status take_sent_packing(const Collective& collective, const Label& label, uint32_t seq,
                            int member, absl::Span<const MemberMemory> members, absl::Time deadline);
   Status meet_for_memory(const Label& label, int member, int64_t sent_bytes, absl::Time deadline);
-  // The board that combines those of all members; the same error for all where they disagree.
+  // Combines the boards of all members; the same error for all where they disagree.
   StatusOr<Board> agree(const Label& label, absl::Span<const MemberMemory> members) const;
   // The member's communicator of this generation, made by all members if it is not there.
   StatusOr<std::shared_ptr<Communicator>> communicator(const Label& label, uint32_t seq, int member,
                                                        uint32_t generation, absl::Time deadline);
-  // Gives the member's device its part.
+  // Gives the member's device its part of the work.
   Status give(const Collective& collective, const Arguments& arguments, int member,
               absl::Span<const MemberMemory> members, const Board& board,
               const std::shared_ptr<Communicator>& communicator, absl::Time deadline);
@@ -142,12 +143,13 @@ class NcclMover : public host::DeviceMover {
                    absl::Time deadline);
   Status receive(const Collective& collective, const Arguments& arguments, uint32_t seq,
                  absl::Span<const MemberMemory> members);
-  // The queue for messages of a member, when its GPU has done what the member arrived with.
+  // The queue for messages of a member, once its GPU has done the work with which the member
+  // arrived.
   StatusOr<cuda::CudaQueue*> message_queue(uint32_t seq, int position, absl::Time deadline);
   // Copies a message between memory of the GPU and `pinned`, which is kept if that does not end.
   Status copy_message(cuda::CudaQueue& queue, std::byte* to, const std::byte* from,
                       int64_t num_bytes, const std::shared_ptr<Buffer>& pinned);
-  // Why the message waits no longer.
+  // Why the message does not wait any more.
   Status message_error(uint32_t seq, int position);
 
   // The device of one end of a message, which is this client's.
@@ -155,13 +157,13 @@ class NcclMover : public host::DeviceMover {
 
   const StatusOr<Watch*> watch_;
   Generations generations_;
-  host::Rendezvous memory_;  // of members some of which lacked memory for packing
+  host::Rendezvous memory_;  // meets members of which some lacked memory for packing
   const Places places_;
   const Options options_;
-  Status refusal_;                // what no operation of the group can do
+  Status refusal_;                // the error of operations that the group cannot do
   std::vector<Packing> packing_;  // by member
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::vector<Rank> ranks_;
   Status lost_;  // of a member
   Status closed_;
@@ -169,12 +171,12 @@ class NcclMover : public host::DeviceMover {
   // up the stream of the device. A queue is given a copy when the message's turn has come on the
   // GPU, not before: a message that was given up writes nothing later.
   std::unique_ptr<cuda::CudaQueue> message_queues_[2];
-  std::map<uint32_t, cuda::Event> arrived_[2];  // what a message comes after, by its number
+  std::map<uint32_t, cuda::Event> arrived_[2];  // place after which a message begins, by number
   struct GivenUp {
     uint32_t seq = 0;
     Status error;
   };
-  GivenUp given_up_[2];                        // the last message that fail() was called for
+  GivenUp given_up_[2];                        // the last message for which fail() was called
   std::vector<std::shared_ptr<Buffer>> kept_;  // a GPU may still copy from or to them
 };
 

@@ -2,10 +2,10 @@
 //
 // open_api: the NCCL of this machine.
 //
-// Programs do not link libnccl. They load it when GPUs of several clients first form a group: so
-// one program serves machines with NCCL and without it, which may have no GPU either, and a machine
-// with GPUs can bring its own, newer NCCL. A test checks what a linker would have checked: every
-// name that is loaded is in the library (contract_test.cc).
+// Programs do not link libnccl. They load it when GPUs of several clients first form a group. So
+// one program runs on machines with and without NCCL, and without a GPU, and a machine with GPUs
+// can bring its own, newer NCCL. A test replaces the check of a linker: every name that is loaded
+// is in the library (contract_test.cc).
 #ifndef TESSERA_COLLECTIVES_NCCL_OPEN_API_H_
 #define TESSERA_COLLECTIVES_NCCL_OPEN_API_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OtherHosts: what the hosts of one group of GPUs tell each other of NCCL. Members of one host use
-// the memory that they share (generations.h); between hosts that is
+// OtherHosts: the messages between the hosts of one group of GPUs about NCCL. Members of one host
+// use shared memory (generations.h). Between hosts there are
 //
 //   the unique id of a generation     proposed to the coordinator by the client of the group's
 //                                     first member
@@ -9,7 +9,7 @@
 //                                     the other hosts at once
 //   whether members have memory       one answer per host, there too
 //
-// The bytes of tensors are NCCL's business: between hosts it uses its own network.
+// NCCL moves the bytes of tensors: between hosts it uses its own network.
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_NCCL_OTHER_HOSTS_H_
@@ -39,21 +39,22 @@ class OtherHosts {
   OtherHosts(std::shared_ptr<span::Network> network, const std::vector<shm::GroupMember>& members);
   ~OtherHosts();
 
-  // A name of the group among those of its hosts, for what these keep of it.
+  // A name of the group that is unique on its hosts, for the data that they store about it.
   uint64_t name() const { return name_; }
   int num_members() const { return num_members_; }
 
-  // The id of a generation: of what `make` makes where this client has the group's first member,
-  // else what that client has put there. Blocks until the deadline; Unavailable where it is lost.
+  // The id of a generation. It is the result of `make` where this client has the group's first
+  // member, else the id that the first member's client has published. Blocks until the deadline;
+  // Unavailable where that client is lost.
   StatusOr<UniqueId> share_id(uint32_t generation, absl::FunctionRef<StatusOr<UniqueId>()> make,
                               absl::Time deadline) const;
-  // How long the coordinator may take to say which verdict was first: it is asked at deadlines.
+  // How long to wait for the coordinator to say which verdict was first: it is asked at deadlines.
   static constexpr absl::Duration kVerdictLimit = absl::Milliseconds(750);
   // The verdict on a generation: `error`, unless another host has proposed one, or the coordinator
   // does not answer by `limit`. Tells the others.
   Status propose(uint32_t generation, const Status& error, absl::Time limit) const;
-  // From the first call on its reader is called with the verdicts that other hosts tell of, those
-  // before too, by a thread that must not wait.
+  // From the first call on the reader is called with the verdicts that other hosts send, earlier
+  // verdicts included, by a thread that must not wait.
   using Reader = std::function<void(uint32_t generation, const Status& verdict)>;
   void start_reading(const Reader& reader);
   // The first error of the hosts, in the order of their first members, the same on all of them;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What two hosts tell each other of NCCL: one id, one verdict, one answer on memory. Clients 0 and
-// 1 are on one host, client 2 on another; they are threads, with UCX between them.
+// The messages of two hosts about NCCL: one id, one verdict, one answer on memory. Clients 0 and 1
+// are on one host, client 2 on another; they are threads, with UCX between them.
 #include "collectives/nccl/other_hosts.h"
 
 #include <chrono>
@@ -68,7 +68,7 @@ class OtherHostsTest : public ::testing::Test {
     });
   }
 
-  // `body` as every client at the same time, each on a thread.
+  // Runs `body` as every client at the same time, each on a thread.
   static void on_all(const std::function<Status(int client)>& body) {
     std::vector<Status> statuses(kClients);
     std::vector<std::thread> threads;

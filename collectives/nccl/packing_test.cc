@@ -96,8 +96,8 @@ class PackingTest : public ::testing::Test {
   std::unique_ptr<CudaJob> job_;
 };
 
-// Pools grow with every operation, whether the members know by themselves what they need (terms) or
-// are told when they meet (boxes that others want).
+// Pools grow with every operation, whether the members know by themselves which memory they need
+// (terms) or learn it when they meet (boxes that others want).
 TEST_F(PackingTest, PoolsGrowBeforeAnyGpuWaits) {
   start();
   EXPECT_THAT(job_->run([](const Member& m) -> Status {

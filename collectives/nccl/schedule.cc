@@ -33,8 +33,8 @@ std::vector<BoxPull> decode_request(const int64_t* words) {
   return pulls;
 }
 
-// Whether what the member believes of its sources is so. Computed of every member by every member,
-// with equal results.
+// Whether the member's assumptions about its sources are true. Computed for every member by every
+// member, with equal results.
 bool fits(absl::Span<const BoxPull> pulls, Members members) {
   return std::all_of(pulls.begin(), pulls.end(), [&](const BoxPull& pull) {
     return pull.source_box.num_elements() == members[pull.source].in_count;
@@ -71,7 +71,7 @@ Requests read_requests(Members members) {
   return requests;
 }
 
-// Whether all members want the same boxes of equally many elements, one of each member.
+// Whether all members want the same boxes with equal numbers of elements, one from each member.
 bool wants_all_gather(const Requests& requests) {
   const auto is_one_of_each = [&](const std::optional<std::vector<BoxPull>>& request) {
     if (!request.has_value() || request->size() != requests.size()) return false;

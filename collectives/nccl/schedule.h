@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// schedule: what one member of a group sends, receives and computes, where every byte has to be
-// named by both of its ends.
+// schedule: the sends, receives and computations of one member of a group, for a transport in which
+// both ends must name every byte.
 //
 //   op              rounds                                    member r sends       and receives
 //   all_gather      one all-gather; unequal: each to each     (P-1) c              S - c
@@ -9,7 +9,7 @@
 //   gather          each to the root                          c                    root: S - c
 //   scatter         the root to each                          root: S - c          c
 //   all_to_all      each to each                              what its counts say, without its own
-//   exchange        the pulls                                 what others pull     what it pulls
+//   exchange        the pulls                                 boxes others pull     boxes it pulls
 //   reduce_scatter  parts to their owners, which add            S - c                (P-1) c
 //   all_reduce      the same of chunks, then these to all     S + (P-2) c          S + (P-2) c
 //   reduce          the same of chunks, then these to root    S; root: S - c       (P-1) c;
@@ -24,22 +24,25 @@
 // Steps of a relayout are exchanges and reductions of boxes. Where the pulls of all members are an
 // all-gather or a broadcast, they become one call of NCCL.
 //
-// Sums says what adds. Ordered: our kernel, in ascending order of the members, as CPUs do: the same
-// bits, and NCCL only moves bytes. NCCL's: all_reduce, reduce, and reduce_scatter and reduce_boxes
-// of equal counts are one call of NCCL each, in its own order (docs/gpu.md, "Numerics"); bool,
-// which NCCL lacks, is the min (and) or max (or) of u8. Sums for which NCCL has no call are ordered
-// in any case.
+// Sums says what adds the terms:
+// - Ordered: our kernel, in ascending order of the members, as CPUs do: the same bits, and NCCL
+//   only moves bytes.
+// - NCCL's: all_reduce, reduce, and reduce_scatter and reduce_boxes of equal counts are one call of
+//   NCCL each, in its own order (docs/gpu.md, "Numerics"). bool, which NCCL lacks, is the min (and)
+//   or max (or) of u8.
+// - Sums for which NCCL has no call are always ordered.
 //
-// Gather, scatter and all_to_all are not NCCL's own, which it has since 2.28: there they are the
-// same sends and receives, for equal counts alone.
+// Gather, scatter and all_to_all do not use NCCL's calls, which it has since 2.28: these consist of
+// the same sends and receives, and support only equal counts.
 //
-// A member knows its own pulls alone. It publishes in encode_request() what it wants of which
-// member, and each finds there what to send. Pure, except for the memory that is taken for packing.
+// A member knows only its own pulls. In encode_request() it publishes the boxes that it wants of
+// each member, and each member finds there what to send. Pure, except for the memory that is
+// allocated for packing.
 //
-// Memory for packing is taken before the first member gives its GPU anything (nccl_mover.h), so
-// there is a bound on it: packing_bytes() is what the member knows by itself, its terms and what it
-// receives; sent_packing_bytes() is what the requests of all say of every member. Invariant: a
-// schedule takes no more than these two.
+// Memory for packing is allocated before the first member gives its GPU work (nccl_mover.h), so
+// there is a bound on it. packing_bytes() is the part that the member knows by itself: its terms
+// and its receives. sent_packing_bytes() is the part of every member that follows from the requests
+// of all. Invariant: a schedule takes no more than these two.
 #ifndef TESSERA_COLLECTIVES_NCCL_SCHEDULE_H_
 #define TESSERA_COLLECTIVES_NCCL_SCHEDULE_H_
 
@@ -71,7 +74,7 @@ struct Receive {
   int64_t num_bytes;
 };
 
-// Which adds: our kernel or NCCL. Equal on all members.
+// Adds terms by our kernel or by NCCL. Equal on all members.
 enum class Sums : uint8_t { kOrdered, kNccl };
 
 // A group of sends and receives, or a collective of all members, between work of the member's own
@@ -99,11 +102,12 @@ struct Round {
 
 struct Schedule {
   std::vector<Round> rounds;
-  // Memory for what is packed: until the last round was given to the stream.
+  // Memory for packed boxes: until the last round was given to the stream.
   std::vector<std::shared_ptr<Buffer>> packed;
 };
 
-// Where a schedule packs: what the member sends, because others want it, and the rest.
+// The pools for packing: one for boxes that the member sends because others want them, and one for
+// the rest.
 struct PackingPools {
   std::shared_ptr<MemoryPool> own;
   std::shared_ptr<MemoryPool> sent;

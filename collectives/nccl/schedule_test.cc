@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What members send and receive, as plain values: the bytes that the table of schedule.h claims,
-// that both ends of every message name it, and which steps are one call of NCCL.
+// The sends and receives of members, as plain values: the bytes agree with the table of schedule.h,
+// both ends of every message name it, and certain steps are one call of NCCL.
 #include "collectives/nccl/schedule.h"
 
 #include <cstdint>
@@ -54,7 +54,7 @@ struct Asked {
 // The schedules of all members of one operation.
 class Plan {
  public:
-  // `describe` fills in what a member asks for.
+  // `describe` fills in the arguments of a member.
   Plan(int num_members, Sums sums, const std::function<void(int, Asked&)>& describe) {
     std::vector<MemberMemory> members(num_members);
     std::vector<std::vector<int64_t>> told(num_members);
@@ -115,8 +115,8 @@ class Plan {
     }
     return kinds;
   }
-  // In every round what a member sends to another is what that receives of it, in order; and a
-  // collective is the same one for all.
+  // In every round the sends of a member to another equal the receives of that member from it, in
+  // order; and a collective is equal on all members.
   void expect_matched() const {
     for (size_t r = 0; r < schedules_[0].rounds.size(); ++r) {
       std::map<std::pair<int, int>, std::vector<int64_t>> sent, received;
@@ -149,7 +149,7 @@ int64_t total(const std::vector<int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// Element counts by member: equal ones, and unequal ones of which some are 0.
+// Element counts by member: equal counts, and unequal counts of which some are 0.
 std::vector<std::vector<int64_t>> part_counts(int num_members) {
   std::vector<int64_t> uneven;
   for (int k = 0; k < num_members; ++k) uneven.push_back(k * 7 % 5 * 13);
@@ -279,8 +279,8 @@ void add_pull(Asked& asked, BoxPull pull) {
   asked.boxes.pulls = std::move(all);
 }
 
-// Each member holds its part along one dim of a matrix, and pulls what it wants: the part along the
-// other one, from the members that hold it.
+// Each member holds its part along one dim of a matrix, and pulls its part along the other dim from
+// the members that hold it.
 TEST_P(BytesTest, OfAnExchange) {
   const Plan plan(n_, Sums::kOrdered, [&](int m, Asked& asked) {
     asked.spec.kind = OpKind::kExchange;

@@ -16,8 +16,8 @@ namespace tessera::nccl {
 cuda::SlabSource slab_source(const std::shared_ptr<Api>& api);
 
 // FailedPrecondition where the environment makes NCCL allocate by cudaMalloc() in a client of
-// several GPUs ($NCCL_CUMEM_ENABLE=0): that waits for all of them, one of which may wait in NCCL
-// for the GPU that allocates.
+// several GPUs ($NCCL_CUMEM_ENABLE=0): such an allocation waits for all of them, and a GPU may wait
+// in NCCL for the GPU that allocates.
 Status check_allocator(int num_gpus);
 
 }  // namespace tessera::nccl

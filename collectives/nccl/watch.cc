@@ -14,7 +14,7 @@
 namespace tessera::nccl {
 namespace {
 
-// How often what is under way is looked at.
+// How often operations under way are looked at.
 constexpr absl::Duration kInterval = absl::Milliseconds(1);
 
 }  // namespace
@@ -220,8 +220,8 @@ void Watch::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
     look(lock);
-    // Those with nothing under way end too, once there is a verdict. Another client may have made
-    // that since look(): where something is under way the next look() ends it, once.
+    // Communicators with nothing under way end too, once there is a verdict. Another client may
+    // have made a verdict since look(): where something is under way the next look() ends it, once.
     for (const auto& communicator : communicators_) {
       if (!is_under_way(*communicator) && communicator->is_failed() &&
           std::find(failed_.begin(), failed_.end(), communicator) == failed_.end()) {
@@ -243,7 +243,7 @@ void Watch::run() {
       changed_.wait_for(lock, absl::ToChronoNanoseconds(nap));
     }
   }
-  // They hand back what they could not end.
+  // The ending threads hand back communicators that they could not end.
   changed_.wait(lock, [this] { return num_ending_ == 0; });
   Communicators left = std::exchange(communicators_, {});
   lock.unlock();
@@ -393,7 +393,7 @@ std::shared_ptr<Watch::Calls> Watch::start_calls(std::vector<Communicator::Relea
       released.cuda->set_device(released.gpu).IgnoreError();
       (api.get()->*call)(released.handle).IgnoreError();
     }
-    // All in one group: the end of one alone may wait for that of another one.
+    // All in one group: the end of one communicator alone may wait for the end of another one.
     if (in_group) api->group_end().IgnoreError();
     calls->done.set(absl::OkStatus());
   });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a client does while the coordinator, or a client that settles a verdict, does not answer: on
-// the fakes of CUDA and NCCL, with communicators that no group has made.
+// A client while the coordinator, or a client that settles a verdict, does not answer: on the fakes
+// of CUDA and NCCL, with communicators that no group has made.
 #include "collectives/nccl/watch.h"
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class WatchTest : public ThreeClientsTest {
     EXPECT_THAT(opened.status(), IsOk());
     return *std::move(opened);
   }
-  // Generation 1 of a group of device 0 alone, as its member agrees on it.
+  // Generation 1 of a group of device 0 alone, as seen by its member.
   Generations meet(std::shared_ptr<OtherHosts> others) {
     Generations generations = open({{0, 0, 0}}, std::move(others));
     EXPECT_THAT(

@@ -29,7 +29,7 @@
 namespace tessera {
 namespace {
 
-// Whether the user has told UCX itself what to use.
+// Whether the user has chosen UCX's transports.
 bool ucx_is_told() {
   return std::getenv("UCX_NET_DEVICES") != nullptr || std::getenv("UCX_TLS") != nullptr;
 }
@@ -231,7 +231,7 @@ void ClientDevices::cancel() {
 }
 
 void ClientDevices::leave() {
-  // Connections that break now are those of clients that leave too.
+  // Connections that break from now on are connections to clients that leave too.
   if (network_ != nullptr) network_->links().begin_stop();
   link_->leave();
 }

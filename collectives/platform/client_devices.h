@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ClientDevices: the devices of one client, the memory of its host, and the groups that its devices
-// form with those of other clients. The layers above know no back end of collectives.
+// form with devices of other clients. The layers above know no back end of collectives.
 //
 //   ClientDevices::start(...)     connects to the clients of the host, and starts the devices
 //   device(ordinal), group(ids), allocate_on_host(bytes)
@@ -9,15 +9,15 @@
 //   running ---- drain() ----> idle ---- show_shutdown() ----> idle
 //      |   at the deadline      |
 //      +------------------------+
-//      | cancel()               what waits for other clients ends
+//      | cancel()               ends all waits for other clients
 //      | leave()                the end of this client is no loss to the others
-//      | stop(deadline)         the devices run nothing new, and end what they run
+//      | stop(deadline)         the devices start no task any more, and finish the running ones
 //      | end_threads()          no thread is left
 //      v
-//   ended: groups and memory that users hold stay valid, and fail
+//   ended: groups and memory that users hold stay valid, and their operations fail
 //
-// A client that ends in order calls them all, cancel() just before stop() where drain() said true.
-// A client that ends without shutdown() calls cancel(), stop() and end_threads().
+// A client that ends in order calls all of them; it calls cancel() just before stop() if drain()
+// returned true. A client that ends without shutdown() calls cancel(), stop() and end_threads().
 //
 // Threads. Any thread may call the functions above "The end". The functions below are called by one
 // thread at a time, never from a device task.
@@ -82,8 +82,8 @@ class ClientDevices {
   static const uint64_t kGroupBytes;
 
   // Blocks until the clients of the host are connected; errors as of HostLink::create() and
-  // Platform::start_devices(). `devices` are those of the job by id. `coordinator` must outlive the
-  // result. `platform` has joined the job.
+  // Platform::start_devices(). `devices` are the devices of the job by id. `coordinator` must
+  // outlive the result. `platform` has joined the job.
   static StatusOr<std::unique_ptr<ClientDevices>> start(std::unique_ptr<Platform> platform,
                                                         Coordinator& coordinator,
                                                         std::vector<Device> devices,
@@ -92,8 +92,8 @@ class ClientDevices {
   // Requires end_threads(), unless start() failed.
   ~ClientDevices();
 
-  // The cost of the network between hosts: the class of what measure_network() finds, and its
-  // errors. Once, by all clients of a job that is on several hosts.
+  // The cost of the network between hosts: the class of the result of transport::measure_network(),
+  // or its error. All clients of a job on several hosts call it once.
   StatusOr<transport::NetworkCost> measure_network(Coordinator& coordinator, absl::Time deadline);
 
   // By ordinal.
@@ -121,29 +121,29 @@ class ClientDevices {
   // Ends operations with this client, here or elsewhere, with this Status.
   void report_lost(int client, const Status& reason);
 
-  // Lists the waits of devices in the reports, and tells the other clients of the host what this
-  // one waits in. Until the reports have stopped; before end_threads().
+  // Adds the waits of devices to the reports, and tells the other clients of the host in which call
+  // this client waits, until the reports have stopped. Must be called before end_threads().
   void report_waits(WaitReports& reports);
   // "client 1 (host-a, pid 7), in user code for 12 s since relayout #6; ..." for reports of other
-  // waits. `silent`: those of them that miss heartbeats.
+  // waits. `silent`: the clients among them that miss heartbeats.
   WaitReports::Missing describe_clients(absl::Span<const int> clients,
                                         absl::Span<const int> silent) const;
 
   // ---- The end.
 
-  // Blocks until all streams are idle; false at the deadline. Nothing else may be given to them.
+  // Blocks until all streams are idle; false at the deadline. No further work may be given to them.
   bool drain(absl::Time deadline);
-  // Clients that wait for this one read that its devices are in shutdown. Requires that drain()
-  // said true.
+  // Makes the activity of this client's devices "in shutdown" for clients that wait for it.
+  // Requires that drain() returned true.
   void show_shutdown();
-  // Ends what waits for other clients, here and there, as Cancelled.
+  // Ends all waits for other clients, here and there, as Cancelled.
   void cancel();
-  // From now on the end of this client's process is no loss to the others. Does not block.
+  // Announces that the end of this client's process is no loss from now on. Does not block.
   void leave();
   // Blocks until all streams have ended. Returns "; device 3 is ..." of each device whose function
   // still runs at the deadline; empty for none. Requires cancel().
   std::string stop(absl::Time deadline);
-  // Blocks until these have ended too, and closes the sockets.
+  // Blocks until the threads have ended too, and closes the sockets.
   void end_threads();
 
   // For tests.
@@ -159,7 +159,7 @@ class ClientDevices {
   std::shared_ptr<ArenaPool> pool_;
   std::unique_ptr<shm::HostLink> link_;
   std::vector<std::unique_ptr<LocalDevice>> by_ordinal_;
-  std::unique_ptr<Platform> platform_;      // goes before the devices
+  std::unique_ptr<Platform> platform_;      // destroyed before the devices
   std::shared_ptr<span::Network> network_;  // null: all clients are on one host
   std::unique_ptr<host::HostBackend> backend_;
   std::unique_ptr<DeviceWaits> waits_;

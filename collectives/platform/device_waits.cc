@@ -135,7 +135,7 @@ DeviceWaits::Group DeviceWaits::find_awaited(const host::OperationWait& wait) {
 }
 
 std::map<int, std::string> DeviceWaits::find_doing(absl::Span<const GroupMember> devices) {
-  // How long a client has to answer, before it is said that it does not.
+  // How long to wait for the answer of a client, before the text says that it does not answer.
   constexpr absl::Duration kAnswerLimit = absl::Seconds(1);
   std::map<int, std::string> doing;
   std::map<int, int> asked;  // a device of each client

@@ -5,10 +5,13 @@
 //
 //   reports.set_source([&] { return waits.list(); });
 //
-// It is read from outside: a device writes what it does into the control region anyway, and nothing
-// else happens in a wait. Devices that wait in one operation (a relayout may have a group for each
-// of them) are one wait. Where a missing device waits itself, the text also names the devices at
-// the end of that chain, so that a client that is stuck is named by all that wait for it in turn.
+// The waits are read from outside: a device writes its activity into the control region anyway, and
+// nothing else happens in a wait.
+// - Devices that wait in one operation (a relayout may have a group for each of them) count as one
+//   wait.
+// - Where a missing device waits itself, the text also names the devices at the end of that chain.
+//   A client that is stuck is thus named by all clients that wait for it, directly or through
+//   others.
 //
 // The thread of WaitReports calls the functions.
 #ifndef TESSERA_COLLECTIVES_PLATFORM_DEVICE_WAITS_H_
@@ -33,12 +36,13 @@ class Network;
 
 class DeviceWaits {
  public:
-  // Both must outlive it. `network`: to the clients of other hosts; null where there are none.
+  // Both must outlive it. `network`: the connections to clients of other hosts; null where there
+  // are none.
   DeviceWaits(shm::HostLink& link, span::Network* network);
 
   std::vector<WaitReports::Wait> list();
-  // "client 1 (host-a, pid 7), in user code for 12 s since relayout #6; ...". `silent`: those of
-  // them that miss heartbeats.
+  // "client 1 (host-a, pid 7), in user code for 12 s since relayout #6; ...". `silent`: the clients
+  // among them that miss heartbeats.
   WaitReports::Missing describe_clients(absl::Span<const int> clients,
                                         absl::Span<const int> silent);
 
@@ -47,8 +51,8 @@ class DeviceWaits {
     shm::GroupMember device;
     bool is_awaited = false;
   };
-  // What is missing where these devices of this client wait in the operation; nothing where none
-  // does any more.
+  // The missing members for which these devices of this client wait in the operation; nothing where
+  // none of the devices waits any more.
   std::optional<WaitReports::Missing> describe(const std::string& operation,
                                                absl::Span<const int> ordinals);
   // The devices at the ends of the chains of waits that begin with these, except themselves.
@@ -60,8 +64,8 @@ class DeviceWaits {
     bool all_arrived = false;
   };
   Group find_awaited(const host::OperationWait& wait);
-  // The activities of these devices, by device. Asks the clients of other hosts, and waits for a
-  // moment.
+  // The activities of these devices, by device. Asks the clients of other hosts, and waits briefly
+  // for their answers.
   std::map<int, std::string> find_doing(absl::Span<const shm::GroupMember> devices);
 
   shm::HostLink& link_;

@@ -23,7 +23,7 @@ Status claim_gpus(Coordinator& coordinator, const std::vector<std::string>& bus_
   Status result;
   for (const MemberInfo& member : coordinator.members()) {
     if (!are_on_one_host(member, self)) continue;
-    // Also after the first error: a client that has left is not asked any more.
+    // Continues after the first error: a client that has left is not asked again.
     TESSERA_ASSIGN_OR_RETURN(const std::string claimed,
                              coordinator.get(key_of(member.client_id), member.client_id, deadline));
     for (const absl::string_view id : absl::StrSplit(claimed, ',', absl::SkipEmpty())) {

@@ -5,10 +5,10 @@
 //   client 0   "0000:19:00.0" --+--> claims of this host's clients --> OK, or the error, on all
 //   client 1   "0000:19:00.0" --+
 //
-// NCCL takes no two ranks on one GPU, and would say so at the first collective alone; and two
-// clients that each take all the memory of a GPU starve each other. So it is found when clients
-// connect, by the places of the GPUs (cuda::Api::bus_id()): numbers differ between processes with
-// different $CUDA_VISIBLE_DEVICES.
+// NCCL accepts no two ranks on one GPU, and would report this only at the first collective; and two
+// clients that each take all the memory of a GPU exhaust it for each other. So the check runs when
+// clients connect. It compares the places of the GPUs (cuda::Api::bus_id()), because numbers differ
+// between processes with different $CUDA_VISIBLE_DEVICES.
 #ifndef TESSERA_COLLECTIVES_PLATFORM_GPU_CLAIMS_H_
 #define TESSERA_COLLECTIVES_PLATFORM_GPU_CLAIMS_H_
 

@@ -23,7 +23,7 @@
 namespace tessera {
 namespace {
 
-// NCCL tells the ranks of one GPU apart by their processes.
+// NCCL distinguishes the ranks of one GPU by their processes.
 Status check_processes(absl::Span<const MemberInfo> members) {
   for (const MemberInfo& a : members) {
     for (const MemberInfo& b : members.subspan(static_cast<size_t>(a.client_id) + 1)) {

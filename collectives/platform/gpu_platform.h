@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GpuPlatform: devices on GPUs. The devices of a host's clients take its GPUs in turn; bytes move
-// among the GPUs of one client by copies and kernels, among those of several by NCCL.
+// GpuPlatform: devices on GPUs. The devices of a host's clients take its GPUs in turn. Bytes move
+// among the GPUs of one client by copies and kernels, and among the GPUs of several clients by
+// NCCL.
 //
 //   client 0   devices 0, 1   on GPUs 0, 1      each client has GPUs of its own (gpu_claims.h),
 //   client 1   devices 2, 3   on GPUs 2, 3      unless clients are told to share them
@@ -40,13 +41,13 @@ class GpuPlatform final : public Platform {
   Status join(Coordinator& coordinator, absl::Time deadline) override;
   StatusOr<std::vector<std::unique_ptr<LocalDevice>>> start_devices(const Start& start) override;
   host::MakeDeviceMover make_mover(std::shared_ptr<span::Network> network) override;
-  // Ends what NCCL has under way.
+  // Ends all work of NCCL that is under way.
   void end() override { watch_ = nullptr; }
 
  private:
   GpuPlatform(const PlatformOptions& options, const cuda::Libraries& libraries, int num_gpus)
       : options_(options), libraries_(libraries), num_gpus_(num_gpus) {}
-  // Null where there is none, and nccl_status_ says why.
+  // Null where there is no NCCL; nccl_status_ says why.
   std::shared_ptr<nccl::Api> open_nccl();
   StatusOr<std::unique_ptr<host::DeviceMover>> new_mover(absl::Span<const shm::GroupMember> members,
                                                          std::shared_ptr<span::Network> network);
@@ -55,7 +56,7 @@ class GpuPlatform final : public Platform {
   const cuda::Libraries libraries_;
   const int num_gpus_;           // of this machine
   bool may_share_gpus_ = false;  // with other clients, as $TESSERA_SHARE_GPUS says
-  bool shares_gpus_ = false;     // so, and NCCL was told
+  bool shares_gpus_ = false;     // GPUs are shared, and NCCL was told
   std::vector<int> used_gpus_;   // by local devices, in turn
   // The members below are set by start_devices().
   std::vector<cuda::CudaDevice*> gpus_;  // of this client, by ordinal

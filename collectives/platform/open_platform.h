@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// open_platform: the one place that knows which kinds of devices there are.
+// open_platform: the only code that knows which kinds of devices there are.
 #ifndef TESSERA_COLLECTIVES_PLATFORM_OPEN_PLATFORM_H_
 #define TESSERA_COLLECTIVES_PLATFORM_OPEN_PLATFORM_H_
 

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Platform: the kind of devices that a client has: how many there are, what the clients of a job
-// check before they start, the devices themselves, and what moves bytes among them.
+// Platform: the kind of devices that a client has: their number, the checks of the clients of a job
+// before the start, the devices themselves, and the objects that move bytes among them.
 //
 //   StatusOr<std::unique_ptr<Platform>> platform = open_platform(type, options);
 //   platform->default_num_devices()      where nothing says how many
 //   platform->prepare(job)               before this process connects to the job
-//   platform->join(coordinator, ...)     what all clients find alike
+//   platform->join(coordinator, ...)     checks with one result on all clients
 //   platform->start_devices(start)       once
 //   platform->make_mover()               for HostBackend
 //   platform->end()                      when the streams and the backend have stopped
 //
-// Its factories know which kinds of devices there are (open_platform.h): what is above asks
+// Only its factories know which kinds of devices there are (open_platform.h): the layers above use
 // LocalDevice.
 //
 // Threads. The thread that connects the client calls the functions in this order; the thread that
-// shuts it down calls end(). Any thread that makes a group calls what make_mover() returned, one at
-// a time, and not after end().
+// shuts it down calls end(). Any thread that makes a group calls the function that make_mover()
+// returned; one thread at a time, and not after end().
 #ifndef TESSERA_COLLECTIVES_PLATFORM_PLATFORM_H_
 #define TESSERA_COLLECTIVES_PLATFORM_PLATFORM_H_
 
@@ -50,7 +50,7 @@ struct PlatformOptions {
   // If not null, these replace the libraries of this machine for GPUs.
   std::shared_ptr<const cuda::Libraries> cuda = {};
   std::shared_ptr<nccl::Api> nccl = {};
-  // Whether NCCL adds too, instead of moving bytes alone.
+  // Whether NCCL adds terms, instead of only moving bytes.
   bool nccl_adds = false;
   absl::Duration collective_timeout = absl::InfiniteDuration();
 };
@@ -73,12 +73,12 @@ class Platform {
   };
   // By ordinal. They must outlive the platform.
   virtual StatusOr<std::vector<std::unique_ptr<LocalDevice>>> start_devices(const Start& start) = 0;
-  // Null where the memory of devices is the host's. Movers use the platform and its devices until
-  // end(). A Work that the user holds keeps the mover of its group: that one is destroyed after the
+  // Null where devices use memory of the host. Movers use the platform and its devices until end().
+  // A Work that the user holds keeps the mover of its group, which is then destroyed after the
   // platform and the devices.
   // `network`: to the clients of other hosts; null where there are none.
   virtual host::MakeDeviceMover make_mover(std::shared_ptr<span::Network> network) = 0;
-  // Ends what movers have under way. From then on no mover is used, and none is made.
+  // Ends all work of movers that is under way. From then on no mover is used, and none is made.
   virtual void end() = 0;
 };
 

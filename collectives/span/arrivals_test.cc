@@ -87,7 +87,7 @@ TEST(ArrivalsTest, AnErrorComesWithItsText) {
   EXPECT_EQ(one.entries[0].second.error, error);
 }
 
-// What members have in common is in a letter once, and each gets it back.
+// The common part of members is in a letter once, and reading gives it to each member.
 TEST(ArrivalsTest, AJoinedLetterOfEqualCallsIsSmall) {
   constexpr int kMembers = 32;
   std::vector<std::vector<std::byte>> letters;

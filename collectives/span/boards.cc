@@ -9,7 +9,7 @@
 namespace tessera::span {
 namespace {
 
-// No member comes so late. Far below half of all numbers.
+// No member is late by more runs than this. Far below half of all numbers.
 constexpr uint32_t kMostBehind = uint32_t{1} << 20;
 
 }  // namespace

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Boards: what a client knows of the runs of a group over several hosts, by their numbers: a Board
-// of each run that its members have not all retired, and the verdicts of the last failed runs.
+// Boards: the state of the runs of a group over several hosts, as one client knows it, by their
+// numbers: a Board of each run that its members have not all retired, and the verdicts of the last
+// failed runs.
 //
-//   boards.at(12).note_entry(3, entry)     a letter has come: member 3 has arrived in run 12
+//   boards.at(12).note_entry(3, entry)     a letter has arrived: member 3 has arrived in run 12
 //   boards.keep_failure(12, call, verdict)
 //   boards.retire(12)                      once by each member of this client, in order of its runs
 //   boards.is_over(12)                     all members of this client have retired it
 //
-// Numbers are those of seq_after(): they begin again after 2^32 runs, and are compared within half
-// of that.
+// Numbers follow each other by seq_after(): they begin again after 2^32 runs, and are compared
+// within half of that.
 //
 // Invariants:
-//   1. there is no board of a run that is over, whatever letters come late;
-//   2. a verdict is of the run that has its number now, not of one 2^32 runs ago.
+//   1. there is no board of a run that is over, whatever letters arrive late;
+//   2. a verdict belongs to the run that has its number now, not to a run 2^32 runs ago.
 //
 // Not thread-safe.
 #ifndef TESSERA_COLLECTIVES_SPAN_BOARDS_H_
@@ -36,7 +37,7 @@
 
 namespace tessera::span {
 
-// The news of one run that letters have brought.
+// The news of one run from letters.
 struct Board {
   // A member's arrival, as its letter says.
   struct Entry {
@@ -44,7 +45,7 @@ struct Board {
     int64_t in_count = 0;
     std::vector<int64_t> counts;     // own_counts()
     std::vector<std::byte> inlined;  // the input, of a run whose inputs are in the entries
-    Status error;                    // that it brings
+    Status error;                    // error of the member
     std::optional<int> sender;       // the client whose letter brought it; nothing: it was posted
   };
   struct Asked {
@@ -52,21 +53,21 @@ struct Board {
     Request request;
   };
 
-  // Compares what a member has called with what came before.
+  // Compares the call of a member with earlier calls.
   void note_call(const Signature& call);
-  // Keeps what a member on another host has arrived with, and compares it. The first one stays,
-  // which a run may be reading.
+  // Stores the arrival of a member on another host, and compares it. The first arrival of a member
+  // stays, because a run may be reading it.
   void note_entry(int member, Entry entry);
-  // Forgets the entries that letters of a client have brought. Whether there were any.
+  // Forgets the entries from letters of a client. Returns whether there were any.
   bool drop_entries_of(int sender);
 
   std::map<int, Entry> entries;  // of members on other hosts
   // Entries that this client is to post for its host when the record is free (Postings).
   std::vector<std::byte> to_post;
-  // How many bytes this client has read of what another one posts.
+  // The number of bytes that this client has read of another client's postings.
   size_t num_read = 0;
   // Links::num_breaks() before a break that has lost entries: the run fails as if it had begun
-  // then.
+  // before the break.
   uint64_t breaks_before = UINT64_MAX;
   // The call that entries of other hosts and members of this client have in common. Each is
   // compared once, on arrival.
@@ -77,12 +78,12 @@ struct Board {
   std::optional<Status> verdict;
   std::map<int, std::string> doing;  // of members that were asked
   std::set<int> coming;              // the asked members whose entry or verdict is on the way
-  std::set<int> have_arrived;        // those of them that have said that they have arrived
-  // Members of this client that have arrived, and members that were asked for before they had, with
-  // the call of the member that asked first.
+  std::set<int> have_arrived;        // the asked members that have said that they have arrived
+  // Members of this client that have arrived; and members about which others asked before they had
+  // arrived, with the call of the member that asked first.
   std::set<int> arrived;
   std::map<int, Signature> late;
-  int num_retired = 0;  // members of this client that need it no more
+  int num_retired = 0;  // members of this client that do not need it any more
 };
 
 class Boards {
@@ -91,23 +92,23 @@ class Boards {
     uint32_t seq;
     Signature call;
     Status verdict;
-    // Whether it is also the verdict of a member that comes late with this call. Where the members
-    // disagreed, any call is one of them.
+    // Whether it is also the verdict for a member that arrives late with this call. Where the
+    // members disagreed it is, for any call.
     bool is_of(const Signature& other) const {
       return call == other || absl::IsInvalidArgument(verdict);
     }
   };
-  // Verdicts that are kept for members that come late.
+  // The number of verdicts that are kept for late members.
   static constexpr size_t kMostFailed = 64;
 
   // `num_members`: of this client.
   explicit Boards(int num_members) : num_members_(num_members) {}
 
-  // Makes the board where there is none. Requires that the run is not over.
+  // Makes the board where it does not exist. Requires that the run is not over.
   Board& at(uint32_t seq) { return boards_[seq]; }
   // Null where there is none.
   const Board* find(uint32_t seq) const;
-  // Calls `use` with each of them.
+  // Calls `use` with each board.
   void for_each(absl::FunctionRef<void(Board&)> use);
   size_t num_boards() const { return boards_.size(); }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr transport::Tag kLetters = 0;
 
-// Far above what a group of any size sends.
+// Far above the letters of a group of any size.
 constexpr uint64_t kMostBodyBytes = uint64_t{1} << 30;
 
 }  // namespace

@@ -79,7 +79,7 @@ class LettersTest : public ::testing::Test {
   std::unique_ptr<Letters> reader_;
   Gate came_;
   std::mutex mutex_;
-  std::vector<uint32_t> read_;  // guarded by mutex_, as what follows
+  std::vector<uint32_t> read_;  // guarded by mutex_, as the members below
   std::vector<size_t> num_bytes_;
 };
 

@@ -10,7 +10,8 @@
 namespace tessera::span {
 namespace {
 
-// Waits that are in a report. Devices of one circle began within about that of each other.
+// The shortest wait in a report. Devices of one circle began to wait within about this time of each
+// other.
 constexpr absl::Duration kShortestWait = absl::Milliseconds(500);
 // How long a report stays open: a device that waits for long meanwhile is in the next one.
 constexpr absl::Duration kReportLimit = absl::Seconds(2);

@@ -33,7 +33,7 @@ using ::testing::IsEmpty;
 using testing::IsOk;
 using ::testing::SizeIs;
 
-// What both clients have been told, in order.
+// The calls of both clients' sites, in order.
 class Told {
  public:
   void add(std::string what) {

@@ -17,7 +17,7 @@ void add_nested(DType dtype, ReduceOp op, const TermsByHost& terms,
                 absl::Span<std::byte* const> outs, int64_t num_elements, cpu::Stores stores) {
   const int64_t element_bytes = dtype_size(dtype);
   const int64_t most = std::min(num_elements, kBlockBytes / element_bytes);
-  // The terms of the first host are what the sum begins with: they need no sum of their own.
+  // The sum begins with the terms of the first host: they need no sum of their own.
   size_t num_sums = 0;
   for (size_t h = 1; h < terms.size(); ++h) num_sums += terms[h].size() > 1;
   std::vector<std::byte> sums(num_sums * most * element_bytes);

@@ -15,13 +15,13 @@
 
 namespace tessera::span {
 
-// By host in order: the host's terms ascending, or their sum alone. No list is empty.
+// By host in order: the host's terms ascending, or only their sum. No list is empty.
 using TermsByHost = std::vector<std::vector<const std::byte*>>;
 
 // outs[j][i] = (terms of the first host) op (terms of the second) op ..., for num_elements
-// elements: the terms of a host are reduced first, each sum as cpu::reduce() makes it. Goes over
-// the memory once, in blocks that the cache holds. Requires may_add_by_host(op, dtype). An out may
-// be exactly one of the terms.
+// elements: the terms of a host are reduced first, each sum as cpu::reduce() computes it. Passes
+// over the memory once, in blocks that fit into the cache. Requires may_add_by_host(op, dtype). An
+// out may be equal to a term.
 void add_nested(DType dtype, ReduceOp op, const TermsByHost& terms,
                 absl::Span<std::byte* const> outs, int64_t num_elements, cpu::Stores stores);
 

@@ -15,7 +15,7 @@ namespace {
 
 using shm::GroupMember;
 
-// The name that letters have which are of no group.
+// The name in letters that belong to no group.
 constexpr uint64_t kOfNoGroup = 0;
 
 // How long a letter may take that has been sent.
@@ -187,8 +187,8 @@ std::optional<LocalWait> Network::wait_of(const GroupMember& device) {
 }
 
 bool Network::confirms(const std::vector<DeviceWait>& pairs) {
-  // A client that knows of a loss passes over what it cannot do any more, while another one still
-  // waits there: the loss ends that wait, and is no mistake of theirs.
+  // A client that knows of a loss skips calls that cannot succeed any more, while another client
+  // still waits in one of them. The loss ends that wait, and is no mistake of the clients.
   for (const DeviceWait& wait : pairs) {
     for (const GroupMember& member : devices_in(wait.group)) {
       if (is_lost(member.client_id)) return false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Network: what connects a client with those of other hosts, for all of its groups, which keep it:
-// the engine, letters, the state of connections, clients that do not answer, and the reports of
-// long waits.
+// Network: the connection of a client with clients of other hosts, for all of its groups, which
+// keep it: the engine, letters, the state of connections, clients that do not answer, and the
+// reports of long waits.
 //
 // Thread-safe.
 #ifndef TESSERA_COLLECTIVES_SPAN_NETWORK_H_
@@ -38,30 +38,30 @@
 
 namespace tessera::span {
 
-// What a run of a group over several hosts waits for.
+// The members for which a run of a group over several hosts waits.
 struct GroupWait {
   std::vector<shm::GroupMember> members;
   std::vector<bool> awaited;  // by member
-  bool all_arrived = false;   // their bytes are awaited
+  bool all_arrived = false;   // the bytes of the awaited members are awaited
 };
 
 // A group over several hosts, as Links and LongWaits see it. Its functions are called under the
-// lock under which it is removed; they do not block.
+// lock under which it is removed; they must not block.
 class WaitingGroup {
  public:
-  // The run in which a device of this client waits for others to arrive; nothing for a run that has
-  // ended, or misses none, or at which the device is arriving.
+  // The run in which a device of this client waits for others to arrive. Nothing for a run that has
+  // ended or misses no member, and while the device is arriving.
   virtual std::optional<LocalWait> wait_of(int device) = 0;
   // Whether a device of this client has arrived in the run, which may be over.
   virtual bool has_arrived(int device, uint32_t seq) = 0;
-  // Whether the group on this host is that of the members of this group which are here.
+  // Whether `on_host` is the group of this group's members on this host.
   virtual bool has_part(const host::GroupRecords& on_host) const = 0;
-  // Takes `next` where the device waits in the run, and calls it when the run has its verdict.
-  // `is_held`: the device begins nothing else until release(), for five seconds at most.
+  // Ends the run if the device waits in it. It then takes `next`, and calls it when the run has its
+  // verdict. `is_held`: the device begins nothing else until release(), for five seconds at most.
   virtual void end(const DeviceWait& wait, const Status& error, bool is_held,
                    std::function<void()>& next) = 0;
   virtual void release(const DeviceWait& wait) = 0;
-  // As the functions of Links::Site.
+  // As the functions of Links::Site with these names.
   virtual void connection_broke(int client, uint64_t number) = 0;
   virtual void connection_is_up(int client) = 0;
   // For reports of long waits.
@@ -78,9 +78,9 @@ class Network final : private LongWaits::Site, private transport::Links::Site {
   Network(std::unique_ptr<transport::Engine> own_engine, Coordinator& job,
           shm::HostLink* link = nullptr, absl::Duration heartbeat_interval = absl::Seconds(1),
           uint64_t word = 0);
-  // Calls stop(): what the engine still receives is for the letters.
+  // Calls stop(), because the engine still receives for the letters.
   ~Network() override;
-  // Ends the engine and what runs on threads of the network. Afterwards no letter is read and the
+  // Ends the engine and the work on threads of the network. Afterwards no letter is read and the
   // coordinator is not used. Idempotent.
   void stop();
 
@@ -91,22 +91,23 @@ class Network final : private LongWaits::Site, private transport::Links::Site {
            next_tag_++ % (transport::kNumTags - transport::kFirstTagOfRuns);
   }
   transport::Links& links() { return links_; }
-  // A block has come from the client, or has been sent to it.
+  // Notes that a block has arrived from the client, or has been sent to it.
   void note_contact(int client);
-  // Unavailable where one of these clients, of which a run waits for bytes or letters, does not
-  // answer (Reach). Asks them; call it again while it waits.
+  // Unavailable where one of these clients, from which a run awaits bytes or letters, does not
+  // answer (Reach). Asks them; must be called repeatedly while the run waits.
   Status find_unreachable(absl::Span<const int> clients);
 
-  // By the name of the group. From its removal on it is not called.
+  // By the name of the group. After its removal it is not called any more.
   void add_group(uint64_t name, WaitingGroup& group);
   void remove_group(uint64_t name, const WaitingGroup& group);
-  // A device of this client has waited for kLongWait. Call it again while that waits.
+  // Notes that a device of this client has waited for kLongWait. Must be called repeatedly while it
+  // waits.
   void note_long_wait() { long_waits_.note(); }
-  // What an operation waits for that the members on this host wait in; nothing where its group is
-  // of this host alone, or has no member of this client.
+  // The members for which an operation waits in which members on this host wait. Nothing where its
+  // group is only on this host, or has no member of this client.
   std::optional<GroupWait> awaited(const host::OperationWait& wait);
-  // Asks the clients of devices on other hosts what these do (host::describe_doing()): the answers
-  // that came by the limit, by device. Blocks.
+  // Asks the clients of devices on other hosts for the devices' activities
+  // (host::describe_doing()). Returns the answers that arrived by the limit, by device. Blocks.
   std::map<int, std::string> ask_doing(absl::Span<const int> devices, absl::Duration limit);
   // The error of devices that wait for each other.
   Status describe_circle(absl::Span<const DeviceWait> circle) const;
@@ -130,12 +131,12 @@ class Network final : private LongWaits::Site, private transport::Links::Site {
   void answer_doing(const Letter& question);
   void note_doing(const Letter& answer);
   std::optional<LocalWait> wait_of(const shm::GroupMember& device);
-  // The known devices of such a list.
+  // The known devices of a list.
   std::vector<shm::GroupMember> devices_in(absl::Span<const IdRanges::Range> list) const;
   bool is_own(const shm::GroupMember& device) const {
     return device.client_id == coordinator.client_id();
   }
-  // `kind`: from client to client. `device`: that it is about, where it is about one.
+  // `kind`: a letter from client to client. `device`: the device that it is about, if any.
   void send(int client, Letter::Kind kind, uint32_t seq = 0, int device = 0,
             std::vector<std::byte> body = {});
   // Null for an id that no device has.
@@ -149,7 +150,7 @@ class Network final : private LongWaits::Site, private transport::Links::Site {
   Reach reach_;
   std::mutex groups_mutex_;                   // guards groups_; before the locks of a group
   std::map<uint64_t, WaitingGroup*> groups_;  // by name
-  std::mutex doing_mutex_;                    // guards what follows
+  std::mutex doing_mutex_;                    // guards the members below
   std::condition_variable answered_;
   uint32_t last_question_ = 0;
   // The answers to the questions of ask_doing(): by question, and by device.

@@ -21,7 +21,7 @@ host::Room Postings::room_for(size_t num_members, absl::Span<const shm::GroupMem
                               size_t most_input_bytes) {
   static_assert(kTextBytes >= shm::kLabelBytes + host::kDetailBytes + 2 * sizeof(Signature));
   const size_t entry_bytes = shm::align64(kTextBytes + most_input_bytes);
-  // The same on all hosts.
+  // The condition is equal on all hosts.
   if (num_members * entry_bytes > kMostRoomBytes) return {};
   host::Room room = {.outbox_bytes = static_cast<uint32_t>(entry_bytes)};
   if (are_of_several_clients(here)) {

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reach: which clients on other hosts answer, as one client sees it. The coordinator finds clients
-// that are lost. This finds hosts that are cut off from each other and not from the coordinator:
-// no stream between them breaks for minutes.
+// Reach: which clients on other hosts answer, from the view of one client. The coordinator finds
+// lost clients. Reach finds hosts that are cut off from each other but not from the coordinator: no
+// stream between them breaks for minutes.
 //
 //   Reach reach(heartbeat_interval)
-//   reach.note_contact(2, now)           something of client 2 has come, or it has taken something
-//   reach.to_ask({2, 3}, now) -> {3}     to be asked now whether it is there
-//   reach.silent({2, 3})      -> {}      clients that did not answer again and again
+//   reach.note_contact(2, now)           bytes from client 2 have arrived, or it has received some
+//   reach.to_ask({2, 3}, now) -> {3}     to be asked now whether it answers
+//   reach.silent({2, 3})      -> {}      clients that have not answered several times in a row
 //
 // Invariants:
-//   1. A client is asked when there was no contact with it for an interval, and then once an
-//   interval.
+//   1. A client is asked when there was no contact with it for an interval, and then once per
+//      interval.
 //   2. It is silent after more than kMostUnanswered questions in a row: later than the coordinator
 //      needs to find that a client is lost.
-//   3. Questions are counted and not time: after a stop of this client, however long, one more is
-//      unanswered.
+//   3. Questions are counted and not time: after a stop of this client, however long, only one more
+//      question is unanswered.
 //
 // Pure: without a clock, a transport or threads. Not thread-safe.
 #ifndef TESSERA_COLLECTIVES_SPAN_REACH_H_
@@ -34,23 +34,22 @@ namespace tessera::span {
 class Reach {
  public:
   static constexpr int kMostUnanswered = 2 * (kMissedHeartbeats + 1);
-  // However short heartbeats are: an answer needs time on a machine under load.
+  // Lower limit for short heartbeat intervals: an answer needs time on a machine under load.
   static constexpr absl::Duration kShortestInterval = absl::Milliseconds(250);
 
   explicit Reach(absl::Duration heartbeat_interval);
 
   void note_contact(int client, absl::Time now);
-  // Those of these clients to ask now. The first time that a client is named counts as
-  // a contact.
+  // The clients among these to ask now. The first time that a client is named counts as a contact.
   std::vector<int> to_ask(absl::Span<const int> clients, absl::Time now);
   // In the order of `clients`.
   std::vector<int> silent(absl::Span<const int> clients) const;
-  // How long a client was asked in vain when it is silent.
+  // How long a client has been asked in vain when it is silent.
   absl::Duration limit() const { return interval_ * kMostUnanswered; }
 
  private:
   struct Contact {
-    absl::Time last;         // or asked
+    absl::Time last;         // of the last contact or question
     int num_unanswered = 0;  // questions
   };
 
@@ -58,7 +57,8 @@ class Reach {
   std::map<int, Contact> contacts_;  // by client
 };
 
-// Unavailable: the hosts of `silent`, one client at least, cannot be reached from that of `self`.
+// Unavailable: the hosts of `silent`, which is not empty, cannot be reached from the host of
+// `self`.
 Status describe_unreachable(const MemberInfo& self, absl::Span<const MemberInfo> silent,
                             absl::Duration limit);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When a client is asked whether it is there, when it counts as silent, and what is said of it.
+// When a client is asked, when it counts as silent, and the error about it.
 #include "collectives/span/reach.h"
 
 #include <string>

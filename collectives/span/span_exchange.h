@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SpanExchange: what a member of a group over several hosts asks of members on other hosts in one
-// step of a run, and serves to them (wants.h).
+// SpanExchange: the requests of a member of a group over several hosts to members on other hosts in
+// one step of a run, and its answers to their requests (wants.h).
 //
-//   ask(step)            receives for each want, and a letter to each member that has some
-//   serve(step, asked)   for each letter of another member: sends what it wants
+//   ask(step)            receives for each want, and a letter to each member with some of them
+//   serve(step, asked)   for each letter of another member: sends the boxes it requests
 //
-// Tensors cross the network in blocks. It knows an engine and letters, and nothing of how members
-// wait: a transfer that begins is counted by the caller, which gives its end.
+// Tensors cross the network in blocks. The class uses an engine and letters, and knows nothing of
+// how members wait: the caller counts each transfer that begins, and passes the callback for its
+// end.
 //
 // Used by one thread. The memory of a step must stay until its transfers have ended.
 #ifndef TESSERA_COLLECTIVES_SPAN_SPAN_EXCHANGE_H_
@@ -36,16 +37,16 @@ namespace tessera::span {
 
 class SpanExchange {
  public:
-  // One of the two steps, as one member does it.
+  // One of the two steps, from the view of one member.
   struct Step {
     bool of_sums = false;
     absl::Span<const Want> wants = {};
-    absl::Span<std::byte* const> fetched = {};          // where the box of each want goes
-    const std::byte* held = nullptr;                    // what the member serves from
-    const std::vector<MemberMemory>* summed = nullptr;  // it serves sums of its host, of these
+    absl::Span<std::byte* const> fetched = {};          // destination of the box of each want
+    const std::byte* held = nullptr;                    // memory that the member serves from
+    const std::vector<MemberMemory>* summed = nullptr;  // terms of served sums
     std::optional<int> num_askers = {};                 // nothing: all members elsewhere ask
   };
-  // What it uses, all of which must outlive it.
+  // The objects that it uses, all of which must outlive it.
   struct Parts {
     transport::Engine& engine;
     Letters& letters;
@@ -53,13 +54,13 @@ class SpanExchange {
     absl::Span<const shm::GroupMember> members;
     const Places& places;
     absl::FunctionRef<transport::Tag()> take_tag;
-    // A transfer begins; what is to be called at its end.
+    // Notes the begin of a transfer; returns the callback for its end.
     absl::FunctionRef<transport::Engine::Done(Transfers::Kind kind, int client)> begin;
     // Memory of the run for a box.
     absl::FunctionRef<StatusOr<std::byte*>(const Box& box)> stage;
   };
 
-  // `keeper`: of the memory of the run.
+  // `keeper`: keeps the memory of the run.
   SpanExchange(const Parts& parts, const Collective& collective, uint32_t seq, int64_t in_count,
                transport::Engine::Keeper keeper)
       : parts_(parts),
@@ -69,7 +70,7 @@ class SpanExchange {
         keeper_(std::move(keeper)) {}
 
   void ask(const Step& step) const;
-  // Internal for a request of what the member does not hold.
+  // Internal for a request of a box that the member does not hold.
   Status serve(const Step& step, const Board::Asked& asked) const;
 
  private:

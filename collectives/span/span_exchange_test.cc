@@ -34,7 +34,7 @@ using ::testing::Each;
 constexpr int64_t kElements = 100'001;
 constexpr uint64_t kGroup = 7;
 
-// What the engines of all clients share.
+// The state that the engines of all clients share.
 struct Wire {
   struct Send {
     std::vector<std::byte> bytes;

@@ -28,7 +28,7 @@ Status SpanMove::run() {
   TESSERA_RETURN_IF_ERROR(run_.is_moved_by_device()                  ? move_on_device()
                           : run_.collective().reduction() != nullptr ? reduce()
                                                                      : pull());
-  // The sender's part is over when the receiver has told it so.
+  // The sender's part is over when the receiver has said so.
   return span_.is_for_messages ? exchange({.of_sums = true}) : absl::OkStatus();
 }
 

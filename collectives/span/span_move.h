@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SpanMove: what a member of a group over several hosts moves once all members have met: by
-// SpanExchange between hosts, and what the CPU copies and adds.
+// SpanMove: the moves of a member of a group over several hosts once all members have met: by
+// SpanExchange between hosts, and by copies and additions of the CPU.
 //
-//   run()    members_: memory here, and what the entries of other hosts bring
+//   run()    members_: memory here, and data from the entries of other hosts
 //     | of inputs in the entries      copied or added
 //     | else  pull() or reduce()      in one step or two, each an exchange() with other members
 //     | on a device                   by its mover
@@ -34,7 +34,7 @@ class SpanMove {
 
   // An error is the verdict of the run.
   Status run();
-  // The error of this member alone, which ends the run in order all the same.
+  // The error of this member alone; the run still ends in order for the others.
   const Status& own_error() const { return own_error_; }
 
  private:

@@ -28,7 +28,7 @@ namespace {
 using host::MemberEntry;
 using host::Rendezvous;
 
-// The error that a member brings has to fit its entry.
+// The error of a member has to fit into its entry.
 constexpr size_t kMostErrorBytes = host::kInlineBytes - 2 * sizeof(int32_t);
 
 // An error in the place of the input: an entry that has one has no input.
@@ -129,7 +129,7 @@ Status SpanRun::meet_and_move() {
   }
   if (status.ok()) status = rendezvous.wait_finished(op, span().meetings.give_up_from());
   if (!status.ok()) {
-    // The record of this host may have a text of its own: the verdict is that of all hosts.
+    // The record of this host may have a text of its own; the verdict must be equal on all hosts.
     status = propose(status);
     abandon(status, /*found_mismatch=*/true);
     return status;
@@ -211,7 +211,7 @@ std::vector<std::byte> SpanRun::encode_entry(const Status& own) const {
   // A record keeps the detail of an earlier run.
   const absl::string_view detail(entry.detail,
                                  has_detail() ? strnlen(entry.detail, host::kDetailBytes) : 0);
-  // The input, or what the member's device tells the others.
+  // The input, or the board of the member's device.
   absl::Span<const std::byte> inlined;
   if (own.ok() && is_moved_by_device()) {
     inlined = entry.inlined;

@@ -99,7 +99,8 @@ Work SpanRuns::start_message_run(std::shared_ptr<SpanRun> run) {
   if (!queue.ok()) return failed(run->arguments(), run->labelled(queue.status()));
   run->executor_ref() = run;
   const auto start = [this, run, sends, queue = *queue] {
-    // After what the device was given so far, for which its stream does not wait.
+    // Ordered after the work that the device has received so far; its stream does not wait for
+    // that.
     if (sends && run->is_on_device()) {
       device_mover()
           ->arrive(run->collective(), run->arguments(), run->op.seq, run->member(), {})
@@ -109,7 +110,7 @@ Work SpanRuns::start_message_run(std::shared_ptr<SpanRun> run) {
     return absl::OkStatus();
   };
   if (sends) {
-    // After what the device was given so far.
+    // Ordered after the work that the device has received so far.
     stream(run->member()).enqueue(run->label(), start, nullptr, Stream::Wake::kNow, [&] {
       run->placed();
     });
@@ -205,7 +206,7 @@ void SpanRuns::send_again(const Letter& not_yet) {
     if (std::find(members.begin(), members.end(), not_yet.from) == members.end()) continue;
     for (const int member : members) clients.insert(all_members()[member].client_id);
   }
-  // The one that answered has kept them.
+  // The client that answered has kept the entries.
   clients.erase(all_members()[not_yet.from].client_id);
   for (const int client : clients) span_.network->letters.send(client, letter);
 }

@@ -17,8 +17,8 @@ namespace {
 
 using shm::GroupMember;
 
-// How long after the deadline of a run, which has already waited for answers, the coordinator may
-// take to say which verdict was first; and how long from the question, at least and at most.
+// How long after the deadline of a run, which has already waited for answers, to wait for the
+// coordinator to say which verdict was first; and how long from the question, at least and at most.
 constexpr absl::Duration kDecisionLimit = absl::Milliseconds(750);
 constexpr absl::Duration kLeastDecisionTime = absl::Milliseconds(200);
 constexpr absl::Duration kMostDecisionTime = absl::Seconds(10);
@@ -168,7 +168,7 @@ void SpanState::end(const DeviceWait& wait, const Status& error, bool is_held,
                     std::function<void()>& next) {
   std::lock_guard<std::mutex> lock(mutex);
   RunNews* const run = shown_by(wait.device, wait.run.seq);
-  // Where a run is in two circles, one of them ends it.
+  // Where a run is in two circles, the first one ends it.
   if (run == nullptr || run->ending.has_value()) return;
   run->ending = RunNews::Ending{error, is_held, std::exchange(next, nullptr)};
   nudge(*run);
@@ -183,8 +183,8 @@ void SpanState::release(const DeviceWait& wait) {
   wake_waiters();
 }
 
-// What the connection has brought of a run that no member of this client has begun is void. The run
-// fails: nothing else will bring these entries.
+// A connection broke: its entries of a run that no member of this client has begun are void. The
+// run fails, because these entries will not arrive again.
 void SpanState::connection_broke(int client, uint64_t number) {
   std::lock_guard<std::mutex> lock(mutex);
   boards.for_each([&](Board& board) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SpanState: what the runs of a group over several hosts share on one client: what letters have
-// brought of each run (Boards), and the runs that wait for it; and what Links and LongWaits ask of
-// the group.
+// SpanState: the state that the runs of a group over several hosts share on one client: the news of
+// each run from letters (Boards), the runs that wait for them, and the answers to Links and
+// LongWaits about the group.
 //
-//   a letter comes:     board.note_entry(...); wake_waiters()
+//   a letter arrives:   board.note_entry(...); wake_waiters()
 //   a run waits:        wait_for(lock, limit, is_ready)      woken once is_ready() holds
 //   a run has failed:   decide(...) asks the coordinator, tell(...) sends it to the other hosts
 //
-// Threads: letters come where the engine calls; `mutex` guards what they bring, and all that stands
-// after it. What stands before it does not change, or is thread-safe.
+// Threads: the engine's callbacks deliver letters. `mutex` guards their data, and all members after
+// it. Members before it do not change, or are thread-safe.
 #ifndef TESSERA_COLLECTIVES_SPAN_SPAN_STATE_H_
 #define TESSERA_COLLECTIVES_SPAN_SPAN_STATE_H_
 
@@ -46,7 +46,7 @@
 
 namespace tessera::span {
 
-// The most bytes that the inputs of all members have where they are in the letters.
+// The most bytes of the inputs of all members together that are sent in the letters.
 inline constexpr int64_t kMostInlinedBytes = 64 * host::kInlineBytes;
 // Whether inputs are in the letters. Equal on all members.
 bool is_inlined(const Collective& collective);
@@ -55,16 +55,17 @@ inline LettersOf letters_of(bool is_for_messages) {
   return is_for_messages ? LettersOf::kMessages : LettersOf::kCollectives;
 }
 
-// What other threads tell a run of this client, and read of it. Guarded by SpanState::mutex.
+// The data that other threads set for a run of this client, and read of it. Guarded by
+// SpanState::mutex.
 struct RunNews {
   uint32_t seq = 0;  // does not change while the run is among SpanState::running
-  // Whether the entries of other hosts come by what another client of this host posts. In a run
-  // whose inputs are not in them members wait for letters in any case. Does not change.
+  // Whether another client of this host posts the entries of other hosts for this one. A run whose
+  // inputs are not in the entries waits for letters in any case. Does not change.
   bool reads_posted = false;
   Transfers transfers;
   // The entries that it has sent for its host, until they are received.
   std::vector<std::byte> sent;
-  // From when to when a waiter has waited in vain.
+  // The start and the end of a waiter's wait that was in vain.
   struct Waited {
     absl::Time called;
     absl::Time deadline;
@@ -72,14 +73,14 @@ struct RunNews {
   std::optional<Waited> waited;
   bool is_waited_new = false;  // until the run has seen it
   bool differs_here = false;   // from another member of this host, all of which have arrived
-  // What a wait that has lasted for a while shows.
+  // The data that a wait shows once it has lasted for a while.
   struct Shown {
     std::string label;
     absl::Time since;
     uint64_t name_hash;  // of a named barrier
   };
   std::optional<Shown> shown;
-  // The end of a circle of waits that the run is in. The function that takes it calls `next`.
+  // The end of a circle of waits that includes the run. The function that removes it calls `next`.
   struct Ending {
     Status error;
     bool is_held = false;  // until is_released
@@ -87,7 +88,7 @@ struct RunNews {
   };
   std::optional<Ending> ending;
   bool is_released = false;
-  // Set by what ends a wait for the members of this host.
+  // Set by events that end a wait for the members of this host.
   std::atomic<bool> has_news{false};
 };
 
@@ -102,20 +103,20 @@ class SpanState final : public WaitingGroup {
   std::string name_of(int member) const;
   host::Rendezvous& rendezvous() { return meetings.rendezvous(); }
   void send_to_others(const Letter& letter) const;
-  // Whether all members of this host have arrived in a run, and one has called something else.
+  // Whether all members of this host have arrived in a run, and one has made a different call.
   bool differ_here(uint32_t seq, const Signature& call);
-  // Whether all members of all hosts have.
+  // Whether all members of all hosts have arrived.
   bool all_came(uint32_t seq);
 
-  // A verdict for a run; whether this client has not known it before.
+  // A verdict of a run, and whether this client has not known it before.
   struct Verdict {
     Status status;
     bool is_new;
   };
-  // The first verdict that any host has proposed: the coordinator says which, by a moment after the
-  // deadline. Not under the mutex.
+  // The first verdict that any host has proposed: asks the coordinator which it is, until a moment
+  // after the deadline. Must be called without the mutex.
   Verdict decide(uint32_t seq, const Signature& call, const Status& error, absl::Time deadline);
-  // Tells the other hosts.
+  // Sends it to the other hosts.
   void tell(uint32_t seq, const Signature& call, const Status& verdict) const {
     send_to_others(letter_of(seq, call, verdict));
   }
@@ -142,23 +143,23 @@ class SpanState final : public WaitingGroup {
   }
   // `here`: arrivals() of the record.
   bool has_come(int member, const std::vector<bool>& here, const Board& board) const;
-  // Notes what another client of this host has posted.
+  // Notes the entries that another client of this host has posted.
   void read_posted(uint32_t seq);
-  // Keeps the verdict of a run, also for members that come late.
+  // Keeps the verdict of a run, also for late members.
   void keep_failure(uint32_t seq, const Signature& call, const Status& verdict);
-  // The run in which a device of this client shows that it waits; null where there is none, or
+  // The run in which a device of this client publishes that it waits. Null where there is none, or
   // where it has another number than `seq`, if that is given.
   RunNews* shown_by(int device, std::optional<uint32_t> seq = {}) const;
-  // Releases the lock until the condition holds or `limit` has passed, and says whether it does.
-  // Does the engine's work meanwhile. `is_ready` is called under the mutex, by other threads too,
-  // and changes nothing of theirs.
+  // Releases the lock until the condition holds or `limit` has passed, and returns whether it
+  // holds. Does the engine's work meanwhile. `is_ready` is called under the mutex, by other threads
+  // too, and must not change their data.
   bool wait_for(std::unique_lock<std::mutex>& lock, absl::Duration limit,
                 absl::FunctionRef<bool()> is_ready);
   // Wakes the threads whose condition now holds.
   void wake_waiters();
   // Wakes all threads, which then check conditions that no letter reports.
   void wake_all();
-  // Ends the wait of a run for the members of this host, for a look.
+  // Ends the wait of a run for the members of this host, so that it checks its conditions.
   void nudge(RunNews& run);
   void nudge_runs(uint32_t seq);
 
@@ -170,12 +171,13 @@ class SpanState final : public WaitingGroup {
   const Places places;
   const std::vector<int> others;  // the clients of the group on other hosts
   host::Meetings meetings;
-  Postings postings;  // put() and take() are thread-safe; the mutex guards the rest
+  Postings postings;  // put() and take() are thread-safe; the mutex guards the other functions
 
   std::mutex mutex;
   Boards boards;
   std::vector<RunNews*> running;  // by member of this host, from its arrival on; null: none
-  // The run that looks often at what nothing wakes it for; the others are told what it finds.
+  // The run that often checks the conditions for which nothing wakes it; it shares the result with
+  // the others.
   const RunNews* checker = nullptr;
 
  private:

@@ -58,7 +58,7 @@ void add_inlined_terms(const Collective& collective, const Places& places,
   std::byte* const out = members[own].out;
   const bool gets_none = reduction.target == Target::kRoot && own != collective.root();
   if (out == nullptr || gets_none) return;
-  // A kOwn target adds its own part, any other target the whole.
+  // With Target::kOwn a member adds its own part, with any other target the whole.
   const bool gets_part = reduction.target == Target::kOwn;
   const Box& box = gets_part ? reduction.box : reduction.held;
   if (box.is_empty()) return;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a member of a group over several hosts adds and copies once it has what it lacked. Members
-// are those of the whole group, of which the memory of some is on other hosts and null here.
+// The additions and copies of a member of a group over several hosts, once it has the boxes that it
+// lacked. Members are the members of the whole group; the memory of members on other hosts is null
+// here.
 //
 // Pure: memory in, memory out.
 #ifndef TESSERA_COLLECTIVES_SPAN_SPAN_SUMS_H_
@@ -22,7 +23,7 @@ namespace tessera::span {
 std::vector<const std::byte*> terms_of(const Collective& collective,
                                        absl::Span<const MemberMemory> members,
                                        const std::vector<int>& which, const Box& box);
-// Adds the terms of the members here and what was fetched for those elsewhere, in the order of
+// Adds the terms of the members here and the fetched terms of members elsewhere, in the order of
 // wants_of_inputs().
 void add_terms(const Collective& collective, const Places& places,
                absl::Span<const MemberMemory> members, absl::Span<std::byte* const> fetched,

@@ -25,17 +25,18 @@ namespace {
 using host::VerdictKind;
 using shm::GroupMember;
 
-// How often a wait looks at what nothing wakes it for: a verdict of another client of this host,
-// clients that do not answer, a connection that stays broken.
+// How often a wait checks the conditions for which nothing wakes it: a verdict of another client of
+// this host, clients that do not answer, a connection that stays broken.
 constexpr absl::Duration kCheckInterval = absl::Milliseconds(100);
 // The interval where another member of this client checks, and that after the deadline.
 constexpr absl::Duration kSeldomInterval = absl::Seconds(1);
 constexpr absl::Duration kLateCheckInterval = absl::Milliseconds(5);
 // How often a wait sees whether the others answer, which Network asks less often.
 constexpr absl::Duration kPingInterval = absl::Milliseconds(100);
-// How long a client has to say what it is doing.
+// How long to wait for a client's answer about its activity.
 constexpr absl::Duration kAnswerLimit = absl::Milliseconds(250);
-// How long after its deadline a member has to say so, before a late member says it.
+// How long after its deadline a member has to publish its verdict, before a late member proposes
+// one.
 constexpr absl::Duration kVerdictLimit = absl::Seconds(1);
 // How long a device is held for the end of the other runs of its circle.
 constexpr absl::Duration kHoldLimit = absl::Seconds(5);
@@ -363,7 +364,7 @@ std::map<int, std::string> SpanWait::ask_missing(const std::vector<bool>& arrive
   };
   const absl::Time limit = steady_now() + kAnswerLimit;
   while (!has_all() && steady_now() < limit) {
-    // What is posted wakes no wait for letters.
+    // New postings wake no wait for letters.
     span_.wait_for(lock, span_.postings.reads() ? kLateCheckInterval : kAnswerLimit, has_all);
     span_.read_posted(op.seq);
   }
@@ -381,9 +382,9 @@ void SpanWait::look_for_circles() {
   const bool is_first = !std::exchange(has_looked, true);
   next_look = is_first ? now + shm::kLongWait - kFirstLook : now + shm::kLongWait;
   if (is_first) {
-    // One of this host is late: other hosts are told of those that are there.
+    // A member of this host is late: tells other hosts which members have arrived.
     if (span_.network->links().are_up(span_.others)) send_arrivals();
-    // As for a wait on one host: the last member of a circle sees what the others wait in.
+    // As for a wait on one host: the last member of a circle sees the waits of the others.
     host::Rendezvous& rendezvous = span_.rendezvous();
     if (rendezvous.records().is_open(op.seq)) host::check_conflicts(rendezvous.records(), op);
     std::string shown = label();

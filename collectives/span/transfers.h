@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Transfers: the letters and blocks of one run between hosts that are under way, and how those that
-// have ended did.
+// Transfers: the letters and blocks of one run that are under way between hosts, and the results of
+// the ended ones.
 //
 // Not thread-safe.
 #ifndef TESSERA_COLLECTIVES_SPAN_TRANSFERS_H_
@@ -15,7 +15,7 @@ namespace tessera::span {
 
 class Transfers {
  public:
-  // A letter, a block that is sent to a client, or a block that a client sends.
+  // A letter, a block that is sent to a client, or a block that a client sends here.
   enum Kind { kLetter, kSend, kReceive };
 
   void begin(Kind kind, int client) {
@@ -35,7 +35,7 @@ class Transfers {
   bool are_done() const { return num_under_way_ == 0 && !has_failed_; }
   // The first error that is not of a broken connection.
   const Status& error() const { return error_; }
-  // Blocks that are awaited, by the client that sends them.
+  // The number of awaited blocks, by the client that sends them.
   const std::map<int, int>& awaited() const { return awaited_; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Verdicts: how the hosts of one group agree on what a run failed with.
+// Verdicts: the agreement of the hosts of one group on the error of a failed run.
 //
 //   host a   decide(7, DeadlineExceeded)  ---> coordinator: series "verdict of 1f", number 7
 //   host b   decide(7, Unavailable)       ---> the first one stands: both get DeadlineExceeded
@@ -28,16 +28,16 @@ namespace tessera::span {
 
 // "4:text"; "0:" for OK.
 std::string encode_status(const Status& status);
-// Internal for what encode_status() did not write.
+// Internal for texts that encode_status() did not write.
 Status decode_status(absl::string_view text);
 
-// The body of a letter with the verdict of a run, and what a member had called in it.
+// The body of a letter with the verdict of a run, and the call of a member in it.
 struct ToldVerdict {
   Signature call;
   Status status;
 };
 std::vector<std::byte> encode_verdict(const ToldVerdict& verdict);
-// Nothing for what encode_verdict() did not write.
+// Nothing for bytes that encode_verdict() did not write.
 std::optional<ToldVerdict> decode_verdict(absl::Span<const std::byte> body);
 
 class Verdicts {
@@ -46,8 +46,9 @@ class Verdicts {
   Verdicts(Coordinator& coordinator, std::string series)
       : coordinator_(coordinator), series_(std::move(series)) {}
 
-  // `error`, unless another host has decided this number before. Where the coordinator does not
-  // answer by `limit`, `error` stands on this host, and wherever a letter brings it first.
+  // Returns `error`, unless another host has decided this number before. Where the coordinator does
+  // not answer by `limit`, `error` is valid on this host, and on each host that first learns it by
+  // a letter.
   Status decide(uint32_t number, const Status& error, absl::Time limit) const;
 
  private:

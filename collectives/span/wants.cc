@@ -13,7 +13,7 @@ namespace {
 
 using Target = BoxReduction::Target;
 
-// Which member of a host makes the sums of its host for `member`, which is on another one.
+// The member of a host that makes the sums of its host for `member`, which is on another host.
 int server_on(const std::vector<int>& host, const Places& places, int member) {
   return host[places.local_index(member) % host.size()];
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The invariants of wants.h, for every kind, group size and split of the members over two hosts:
-// what a member finds on its host and what it wants of others are together all that it needs, and
-// nothing reaches a host twice.
+// the boxes on a member's host and the boxes that it wants of others are together all that it
+// needs, and nothing reaches a host twice.
 #include "collectives/span/wants.h"
 
 #include <cstdint>
@@ -69,7 +69,8 @@ TEST(WantsTest, PullsFromOtherHosts) {
   });
 }
 
-// What a member fetches for the others of its host is about as much as they fetch for it.
+// The bytes that a member fetches for the others of its host are about as many as they fetch for
+// it.
 TEST(WantsTest, SharesAreEqual) {
   constexpr int kHere = 3;
   for (int self = 0; self < kHere; ++self) {
@@ -145,7 +146,7 @@ TEST(WantsTest, OneSumOfEachHost) {
   }
 }
 
-// Each host that needs the sums gets those of all chunks, each once.
+// Each host that needs the sums gets the sums of all chunks, each once.
 TEST(WantsTest, SumsOfOtherHosts) {
   for_each_split([](int n, const Places& places) {
     for (const bool is_for_all : {true, false}) {

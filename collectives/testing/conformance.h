@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The conformance suite of collectives: what every backend of Group must do, as one table.
+// The conformance suite of collectives: the behaviour that every backend of Group must have, as one
+// table.
 //
 //   {"sum_f64_ascending", 3, body}     each of 3 members runs body; OK means: exactly as expected
 //
@@ -25,7 +26,7 @@
 
 namespace tessera::conformance {
 
-// One member of a case, as it sees itself.
+// A member of a case, as it sees itself.
 struct Member {
   Group group;  // all members, in order
   int position = 0;
@@ -35,7 +36,7 @@ struct Member {
   std::shared_ptr<ArenaPool> pool = nullptr;
 };
 
-// What each member runs. OK where everything was as expected; else what was not.
+// The program of each member. OK where everything was as expected; else names the difference.
 using MemberBody = std::function<Status(const Member& member)>;
 
 struct Case {
@@ -57,16 +58,16 @@ std::vector<Case> sweep_cases();
 std::vector<Case> message_cases();
 // Every error message, and that the group works after it.
 std::vector<Case> error_cases();
-// For a backend whose order of addition is its own (nccl::Sums): every dtype and reduction, within
-// what its table of numerics allows. The other cases demand the bits of ascending order, of what
-// is_of_ascending_order() says they do.
+// For a backend with its own order of addition (nccl::Sums): every dtype and reduction, within the
+// tolerances of its table of numerics. The other cases require the bits of ascending order where
+// is_of_ascending_order() is true.
 std::vector<Case> numerics_cases();
 bool is_of_ascending_order(const Case& c);
 // All of the above, without the numerics.
 std::vector<Case> all_cases();
 
-// The largest groups of which a setting runs the sweeps. Bytes have no type on their way, and small
-// groups add in every dtype: of large groups f32 stands for the others.
+// The largest groups for which a setting runs the sweeps. Bytes have no type while they move, and
+// small groups add in every dtype: in large groups f32 represents the other dtypes.
 struct SweepLimits {
   int f32 = 8;  // the sweep over boxes too
   int other_dtypes = 8;
@@ -81,12 +82,12 @@ Case random_ops_case(int num_members, int num_ops, uint64_t seed);
 // One all_reduce among many devices.
 Case many_members_case(int num_members);
 
-// Random collectives back to back: every kind, dtype and reduction; sizes from none to beyond what
-// goes inline; even and uneven; in place or not; in the backend's memory or not. Half of them run
-// on the groups along some axes of a mesh of all members at the same time, half on lists of members
+// Random collectives back to back: every kind, dtype and reduction; sizes from 0 to more than fits
+// into an entry; even and uneven; in place or not; in the backend's memory or not. Half of them run
+// at the same time on the groups along some axes of a mesh of all members, half on lists of members
 // in any order. A member has several under way at once. Every result is compared with the oracle.
 struct RandomProgram {
-  uint64_t seed = 1;  // of everything; also fixes the groups
+  uint64_t seed = 1;  // seed of all values; also determines the groups
   // Operations have numbers: a program can be run in parts.
   int64_t first_op = 0;
   int64_t num_ops = 100;
@@ -95,7 +96,7 @@ struct RandomProgram {
   int64_t most_under_way = 12;
   // Every operation on all members, and the kinds in turn.
   bool on_all_members = false;
-  // What a failed operation means; OK goes on. Unset: it ends the program.
+  // Decides whether a failed operation ends the program; OK continues. Unset: it ends the program.
   std::function<Status(const Status& error)> on_error = nullptr;
 };
 Status run_random_program(const Member& m, const RandomProgram& program);

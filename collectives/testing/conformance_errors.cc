@@ -23,7 +23,7 @@ namespace {
 
 using Parts = std::vector<std::string>;
 
-// A call that goes wrong for all members. `start` is given memory of 8 elements for in and out.
+// A call that fails for all members. `start` is given memory of 8 elements for in and out.
 struct BadCall {
   std::string name;
   int num_members;

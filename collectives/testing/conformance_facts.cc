@@ -254,7 +254,7 @@ Status partial_overlap_refused(const Member& m) {
 }
 
 Status misaligned_u8(const Member& m) {
-  // One byte before and after what the operation may write.
+  // One byte before and after the memory that the operation may write.
   std::vector<uint8_t> in(1024 + 8, 5), out(1024 + 8, 111);
   const auto misaligned = [](std::vector<uint8_t>& v) {
     uint8_t* p = v.data();

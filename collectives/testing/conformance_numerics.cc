@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kNumericsGroups[] = {2, 3, 8};
 
-// How far a result may be from that of ascending order. P terms; e is one ulp of 1 in the type.
+// The tolerance around the result of ascending order. P terms; e is one ulp of 1 in the type.
 enum class Bound {
   kSame,     // the same bits, NaN as NaN
   kZeros,    // the same, except the sign of a zero

@@ -427,8 +427,8 @@ Work start_message(const Group& all, absl::Span<const int> members, const Starte
   });
 }
 
-// Starts what `m` does of an operation of these members. Messages need no group but that of all: a
-// member that could not make another would leave its peer waiting.
+// Starts the part of `m` in an operation of these members. Messages need only the group of all
+// members: a member that could not make another group would make its peer wait.
 StatusOr<std::unique_ptr<Started>> start(const Member& m, absl::Span<const int> members,
                                          const RandomOp& op) {
   auto s = std::make_unique<Started>();

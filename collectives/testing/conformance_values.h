@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values, oracles and comparisons of the conformance suite: loops over scalars, nothing fast.
+// Values, oracles and comparisons of the conformance suite: simple loops over scalars.
 #ifndef TESSERA_COLLECTIVES_TESTING_CONFORMANCE_VALUES_H_
 #define TESSERA_COLLECTIVES_TESTING_CONFORMANCE_VALUES_H_
 
@@ -59,7 +59,7 @@ std::string show(T value) {
   if constexpr (std::is_integral_v<T>) {
     return absl::StrCat(static_cast<int64_t>(value));
   } else {
-    // Digits that tell it from its neighbours.
+    // Digits that distinguish the value from its neighbours.
     constexpr int kDigits = std::numeric_limits<T>::max_digits10;
     return absl::StrFormat("%.*g", kDigits, static_cast<double>(value));
   }
@@ -84,12 +84,12 @@ inline Status expect(bool condition, absl::string_view what) {
   return condition ? absl::OkStatus() : absl::InternalError(absl::StrCat("not so: ", what));
 }
 
-// `status` is an error of this code whose message holds all of `parts`.
+// Checks that `status` is an error of this code whose message holds all of `parts`.
 Status expect_error(const Status& status, absl::StatusCode code,
                     absl::Span<const std::string> parts);
-// Every member of the group passes the same text.
+// Checks that every member of the group passes the same text.
 Status expect_same_text(const Group& group, absl::string_view text);
-// A collective with values works: to be called after a failure.
+// Checks that a collective with values works: to be called after a failure.
 Status expect_works(const Group& group);
 
 // A stream of numbers that is the same on every member.
@@ -127,7 +127,7 @@ Values<T> values_of(uint64_t seed, int member, int64_t n) {
   return result;
 }
 
-// Element i of the reduction of what value_of() gives to members 0 to P-1.
+// Element i of the reduction of the value_of() of members 0 to P-1.
 template <class T>
 T reduced_value(ReduceOp op, uint64_t seed, int num_members, int64_t i) {
   std::vector<T> terms;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GroupAccess: starts any operation of a Group, for tests that give what the typed functions of
-// Group do not take: a label, a detail, Buffers, a reduction of boxes.
+// GroupAccess: starts any operation of a Group, for tests that pass arguments which the typed
+// functions of Group do not take: a label, a detail, Buffers, a reduction of boxes.
 #ifndef TESSERA_COLLECTIVES_TESTING_GROUP_ACCESS_H_
 #define TESSERA_COLLECTIVES_TESTING_GROUP_ACCESS_H_
 
@@ -17,7 +17,7 @@
 namespace tessera::internal {
 
 struct GroupAccess {
-  // Starts as the member that the group is for. Not for messages.
+  // Starts an operation as the group's member. Not for messages.
   static Work start(const Group& group, const CollectiveSpec& spec, const CallMemory& memory,
                     Arguments arguments = {}) {
     return group.member_->start(spec, memory, std::move(arguments));

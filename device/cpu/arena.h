@@ -9,24 +9,24 @@
 // the arena; a pointer does not. The files have no name in any folder: they vanish with the last
 // process that holds them, SIGKILL included.
 //
-// Invariants:
 //   1. a block is wholly in one arena, is aligned to 64 bytes, and overlaps no other live block;
 //   2. an arena is never resized, moved or unmapped while the pool lives, so a pointer into it
-//      stays good;
-//   3. the pages of a block are there when it is handed out, huge ones where the system grants
-//      them: a write of its owner meets no page fault, and no access meets SIGBUS;
-//   4. a free block is in the list of its class, once, until it is taken; a withheld one is in
-//      none. The pool takes no new memory for a class while its list has a block;
-//   5. the pages that the pool holds are at most 1.5 times the most that was ever live, and 2 MiB
-//      per arena, and what small blocks (up to 64 KiB) of other classes hold.
+//      stays valid;
+//   3. the pages of a block exist when it is handed out, huge pages where the system grants them: a
+//      write of its owner causes no page fault, and no access causes SIGBUS;
+//   4. a free block is in the list of its class, once, until it is taken; a withheld block is in no
+//      list. The pool takes no new memory for a class while its list has a block;
+//   5. the pages that the pool holds are at most the sum of 1.5 times the largest amount that was
+//      ever live, 2 MiB per arena, and the memory of small blocks (up to 64 KiB) of other classes.
 //
-// Blocks are rounded up to size classes (at most 25 % more) and reused by class. A large block also
-// serves requests of half its size and more. Before the pool takes pages from the system it gives
-// pages of large free blocks back, as far as (5) needs it: such a block is cold, keeps its place,
-// and gets pages again when it is handed out. The half above the peak lets a program that uses two
-// sizes in turn keep both.
+// Blocks are rounded up to size classes (at most 25 % more) and reused by class.
+// - A large block also serves requests of half its size and more.
+// - Before the pool takes pages from the system it returns pages of large free blocks, as far as
+//   (5) requires. Such a block is cold: it keeps its place, and gets pages again when it is handed
+//   out.
+// - The factor 1.5 in (5) lets a program that alternates between two sizes keep the blocks of both.
 //
-// In a forked child blocks that go are not given back: the memory is the parent's.
+// In a forked child blocks are not given back: the memory belongs to the parent.
 //
 // Thread-safe.
 #ifndef TESSERA_DEVICE_CPU_ARENA_H_
@@ -48,8 +48,8 @@
 
 namespace tessera {
 
-// Where a block is in the arenas of its client. The client is not stored: what carries the address
-// names it.
+// The place of a block in the arenas of its client. The client is not stored: the message or record
+// with the address names it.
 struct ArenaAddress {
   int32_t arena = -1;
   uint64_t offset = 0;
@@ -58,15 +58,15 @@ struct ArenaAddress {
 // A sealed memfd and its mapping, owned.
 class SharedMapping {
  public:
-  // `name` is what /proc shows. Pages come as they are touched.
+  // `name` is shown in /proc. The system adds pages when they are first touched.
   static StatusOr<SharedMapping> create(const char* name, uint64_t size_bytes);
   // Makes the pages of a part at once. ResourceExhausted where the system does not have them.
   Status populate(uint64_t offset, uint64_t size_bytes);
-  // Gives the pages of a part back to the system: it reads as zero then. Whether it worked.
+  // Returns the pages of a part to the system: it reads as zero then. Returns whether that worked.
   bool give_back(uint64_t offset, uint64_t size_bytes);
-  // Maps what a peer sent, and closes the descriptor: fd() is negative. InvalidArgument unless it
-  // is a file of this size that can never change it, so that no access meets SIGBUS;
-  // ResourceExhausted where there is no address space.
+  // Maps a file that a peer sent, and closes the descriptor: fd() is negative. InvalidArgument
+  // unless it is a file of this size that can never change its size, so that no access causes
+  // SIGBUS; ResourceExhausted where there is no address space.
   static StatusOr<SharedMapping> map_received(int fd, uint64_t size_bytes);
 
   SharedMapping(SharedMapping&& other) noexcept;
@@ -126,28 +126,30 @@ class ArenaPool final : public MemoryPool {
   // Sets the callback and calls it for the arenas that exist.
   Status set_arena_callback(ArenaCallback callback);
 
-  // Called, from the allocating thread, before the pool asks the system for memory: it may give
-  // blocks back, and must not wait for another client. Returns how many blocks it would give back
-  // that other clients still read. Null: no more; when this returns the former one is not running.
+  // Sets the function that the pool calls, on the allocating thread, before it asks the system for
+  // memory. It may give blocks back, and must not wait for another client. It returns the number of
+  // blocks that it would give back but that other clients still read. Null: no function; when this
+  // returns the previous function is not running.
   void set_reclaim(std::function<int()> reclaim);
 
   // A block of at least `size_bytes` >= 0, not initialised. Never waits for another client.
-  // ResourceExhausted names the need, what the pool holds and what others still read of it.
+  // ResourceExhausted names the need, the memory of the pool and the part of it that others still
+  // read.
   StatusOr<Block> allocate(uint64_t size_bytes);
 
   // As allocate(), but memory without an owner. Memory::place is the address, as a word.
   StatusOr<Memory> take(int64_t size_bytes) override;
   void give_back(const Memory& memory, int64_t size_bytes) override;
 
-  // The live block that holds this memory is never handed out again: a peer may go on writing to it
-  // after its owner has freed it. Does nothing with memory that is not this pool's, and with none
-  // at all.
+  // Makes sure that the live block with this memory is never handed out again: a peer may go on
+  // writing to it after its owner has freed it. Does nothing for memory that is not this pool's,
+  // and for null.
   void withhold(const void* pointer, uint64_t size_bytes);
 
   // The address of `pointer`, if [pointer, pointer + size_bytes) is in an arena of this pool.
   std::optional<ArenaAddress> locate(const void* pointer, uint64_t size_bytes) const;
 
-  // The inverse: the memory of that many bytes there; null if it is not in an arena of this pool.
+  // The memory of that many bytes at the address; null if it is not in an arena of this pool.
   std::byte* find(ArenaAddress address, uint64_t size_bytes) const;
 
   // The file of an arena, for other clients; nullopt where there is no such arena.
@@ -161,8 +163,8 @@ class ArenaPool final : public MemoryPool {
   uint64_t reserved_bytes() const { return reserved_bytes_.load(std::memory_order_relaxed); }
   // Bytes of the blocks that are live, by size class.
   uint64_t live_bytes() const { return live_bytes_.load(std::memory_order_relaxed); }
-  // The most that live_bytes() has been since restart_peak(), or since the pool was made. What
-  // other threads do while restart_peak() runs may count as before it or as after it.
+  // The largest value of live_bytes() since restart_peak(), or since the pool was made. Allocations
+  // of other threads during restart_peak() may count as before it or as after it.
   uint64_t peak_live_bytes() const { return peak_live_bytes_.load(std::memory_order_relaxed); }
   void restart_peak();
 
@@ -183,44 +185,45 @@ class ArenaPool final : public MemoryPool {
     return {static_cast<int32_t>(word >> 48) - 1, word & ((uint64_t{1} << 48) - 1)};
   }
 
-  // A free block with its pages, of this class or of a larger one up to `largest_class`. Word 0:
+  // A free block with its pages, of this class or of a larger class up to `largest_class`. Word 0:
   // there is none.
   struct Found {
     uint64_t word = 0;
     int size_class = 0;
   };
   Found take_free(int size_class, int largest_class);
-  // The same, with pages of the system if need be. `num_read`: what the reclaim function returned,
-  // where it was called.
+  // As take_free(), but takes pages of the system if no block is free. `num_read`: the result of
+  // the reclaim function, where it was called.
   StatusOr<Found> take_or_grow(int size_class, int* num_read);
   // The functions below require growth_mutex_.
   StatusOr<Found> grow(int size_class);
-  // A block that is cold, or has never been used. Word 0: there is no room in the arenas.
+  // A block that is cold, or has never been used. Word 0: the arenas are full.
   StatusOr<uint64_t> take_without_pages(int size_class);
   Status add_arena(uint64_t at_least_bytes);
-  // Makes large free blocks cold, largest first, until so many bytes have gone back or none is
-  // left.
+  // Makes large free blocks cold, largest first, until so many bytes were returned or no such block
+  // is left.
   void make_cold(uint64_t size_bytes);
-  // How much has to go back before the pool takes `size_bytes` more.
+  // How many bytes must be returned before the pool takes `size_bytes` more.
   uint64_t excess_with(uint64_t size_bytes);
   Status populate(int arena, uint64_t begin, uint64_t end);
-  // `bytes` more are live.
+  // Counts `bytes` more as live.
   void count_live(uint64_t bytes);
-  // Whether the block was withheld, which it is no longer: it is gone for good. Requires mutex_.
+  // Ends the withholding of the block, which is never reused. Returns whether it was withheld.
+  // Requires mutex_.
   bool end_withholding(ArenaAddress address, int size_class);
 
   std::weak_ptr<ArenaPool> self_;
   const ForkGuard fork_guard_;
   std::mutex reclaim_mutex_;  // held while reclaim_ runs; before mutex_ where both are
   std::function<int()> reclaim_;
-  // Held while pages are taken from the system or given back, which takes long: blocks that are
-  // free meanwhile are handed out without it. Before mutex_ where both are. Guards the members up
+  // Held while pages are taken from the system or returned, which takes long: free blocks are
+  // handed out meanwhile without it. Acquired before mutex_ where both are. Guards the members up
   // to mutex_.
   std::mutex growth_mutex_;
   struct Arena {
     SharedMapping mapping;
-    uint64_t used = 0;       // what comes after has never been handed out
-    uint64_t populated = 0;  // what comes after has no pages
+    uint64_t used = 0;       // the bytes from here on have never been handed out
+    uint64_t populated = 0;  // the bytes from here on have no pages
   };
   std::vector<Arena> arenas_;
   uint64_t next_arena_bytes_;

@@ -184,7 +184,7 @@ TEST(ArenaTest, PhasesOfOtherSizesHoldAtMostOneAndAHalfTimesThePeak) {
     const uint64_t most = pool->peak_live_bytes() * 3 / 2 + (uint64_t{16} << 20);
     ASSERT_LE(pool->reserved_bytes(), most) << "phase " << phase;
     ASSERT_LE(bytes_in_files(*pool), most) << "phase " << phase;
-    // Pages that went back and came again are those of their blocks.
+    // Blocks keep their contents when other blocks' pages are returned and come back.
     for (const ArenaPool::Block& block : blocks) {
       ASSERT_EQ(std::to_integer<int>(block.data()[69999]), phase + 1);
     }
@@ -386,10 +386,11 @@ class Stalls {
   std::optional<testing::RandomStalls> stalls_;
 };
 
-// Every block ever handed out, by what was asked for.
+// Every block ever handed out, by the requested size.
 using Places = std::map<uint64_t, std::set<std::byte*>>;
 
-// None of them is live. That they come back, and no others, says that none is lost or twice there.
+// No block is live now. Allocations return exactly these blocks: none is lost, and none is twice in
+// a list.
 void expect_all_come_back(ArenaPool& pool, const Places& places) {
   for (const auto& [size, of_size] : places) {
     std::vector<ArenaPool::Block> blocks(of_size.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a CPU does as a LocalDevice: ops fill buffers, and the host uses the buffers themselves.
+// A CPU as a LocalDevice: ops fill buffers, and the host uses the buffers themselves.
 #include "device/cpu/cpu_device.h"
 
 #include <array>

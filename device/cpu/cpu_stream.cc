@@ -158,7 +158,8 @@ bool CpuStream::run_here(const void* key) {
                     front_key_.load(std::memory_order_relaxed) == key &&
                     word_.compare_exchange_strong(word, word - kWaiting + kRunning);
   if (!runs) {
-    // The worker runs what this thread could not. It already knows of the tasks queued behind.
+    // The worker runs the tasks that this thread could not run. It already knows of the tasks
+    // queued behind.
     if ((word & kStates) == kWaiting) wake_worker();
     return false;
   }
@@ -170,7 +171,7 @@ bool CpuStream::run_here(const void* key) {
     streak_begins = streak >= kStreak;
   }
   word = leave(streak_begins ? kCallersCome : 0);
-  // The worker runs what is left. From the beginning of a streak on it polls.
+  // The worker runs the tasks that are left. From the beginning of a streak on it polls.
   if (streak_begins || (word & (kWaiting | kStopped)) != 0) wake_worker();
   return true;
 }

@@ -93,7 +93,7 @@ class CpuStream : public Stream {
   uint64_t settled_word() const;
   enum class Place { kFront, kBehind, kNone };
   // Finds the place of a task for which claim_idle() has failed: the front, in kPlacing; the queue,
-  // where it then is; or none, for the stream was stopped.
+  // which then holds the task; or none, because the stream was stopped.
   Place queue_up(std::string& label, Task& task, const void* key, Placed placed);
   // Publishes the front task: kPlacing -> kWaiting. Returns whether the worker has to be woken.
   bool show_front(const void* key);

@@ -50,7 +50,8 @@ std::unique_ptr<CpuStream> new_stream(StreamObserver* observer = nullptr) {
   return CpuStream::create("a test", observer).value();
 }
 
-// The queue as long as it can be held up, begun anywhere in its ring, longer and shorter than that.
+// Fills the queue as long as it can be held up, begun anywhere in its ring, longer and shorter than
+// the ring.
 TEST_F(CpuStreamTest, TasksRunInTheirOrder) {
   const std::unique_ptr<CpuStream> stream = new_stream();
   std::vector<int> order;  // written by the worker alone, read after sync
@@ -209,8 +210,8 @@ TEST_F(CpuStreamTest, TheCallerRunsATaskWhoseTurnHasCome) {
   EXPECT_THAT(stream->sync(), StatusIs(absl::StatusCode::kAborted, "kept"));
 }
 
-// What task_here() says to a task and to whatever goes with it, on the worker and on a caller's
-// thread; to other streams and other threads it says nothing.
+// task_here() returns the label to a task and to its callbacks, on the worker and on a caller's
+// thread. It returns nothing for other streams and on other threads.
 TEST_F(CpuStreamTest, AThreadIsToldWhichTaskItRuns) {
   const std::unique_ptr<CpuStream> stream = new_stream();
   const std::unique_ptr<CpuStream> other = new_stream();
@@ -334,7 +335,8 @@ TEST_F(CpuStreamTest, TheCallerRunsNothingBeforeItsTurn) {
   EXPECT_THAT(order, ElementsAre(1, 2));
 }
 
-// The worker is not woken for what a caller is expected to run: it comes by itself.
+// The worker is not woken for a task that a caller is expected to run: it finds the task by
+// polling.
 TEST_F(CpuStreamTest, ATaskThatTheCallerLeavesIsRun) {
   const std::unique_ptr<CpuStream> stream = new_stream();
   const int key = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DenseReduction, RowCopy: what the inner loops of the kernels work on.
+// DenseReduction, RowCopy: the arguments of the inner loops of the kernels.
 #ifndef TESSERA_DEVICE_CPU_KERNEL_ARGUMENTS_H_
 #define TESSERA_DEVICE_CPU_KERNEL_ARGUMENTS_H_
 

@@ -163,8 +163,8 @@ Stores stores_of_run(Stores asked, int64_t run_bytes) {
 
 int64_t last_level_cache_bytes() {
   static const int64_t bytes = [] {
-    // First what one cache holds; sysconf of some C libraries adds up all those of a socket. Some
-    // virtual machines hide the third level, and then the second is the last.
+    // Reads the size of one cache first; sysconf of some C libraries adds up all caches of a
+    // socket. Some virtual machines hide the third level, and then the second is the last.
     for (const char* index : {"index3", "index2"}) {
       std::ifstream file(absl::StrCat("/sys/devices/system/cpu/cpu0/cache/", index, "/size"));
       int64_t size_kib = 0;

@@ -21,11 +21,11 @@
 namespace tessera::cpu {
 
 // The stores for an operation that writes `bytes_written` on this host, all devices together:
-// streaming where that is more than half of the last-level cache, for then little of it could stay
-// there, and a line that is stored whole need not be read first.
+// streaming where that is more than half of the last-level cache. Little of the result could stay
+// in the cache then, and a line that is stored whole need not be read first.
 Stores choose_stores(int64_t bytes_written, int64_t last_level_cache_bytes);
 
-// Runs shorter than this are stored cached whatever is asked: they would fill lines in part.
+// Runs shorter than this are always stored cached: streaming stores would fill lines in part.
 inline constexpr int64_t kMinStreamingRunBytes = 512;
 Stores stores_of_run(Stores asked, int64_t run_bytes);
 
@@ -33,10 +33,12 @@ Stores stores_of_run(Stores asked, int64_t run_bytes);
 int64_t last_level_cache_bytes();
 
 // outs[j][i] = terms[0][i] op terms[1][i] op ..., in this order, for i in [0, num_elements) and
-// every j. An out may be exactly one of the terms; outs must not overlap otherwise. One term is
-// copied bit for bit. f16 and bf16 accumulate in f32 and round once, to nearest, ties to even;
-// integers wrap; min and max ignore NaN; avg is the sum divided once. The first of several NaNs
-// comes out, quiet. The bits are the same on every CPU. Requires validate_reduction(op, dtype).
+// every j. Requires validate_reduction(op, dtype). The bits are the same on every CPU.
+// - An out may be equal to a term; outs must not overlap terms or each other otherwise.
+// - A single term is copied bit for bit.
+// - f16 and bf16 accumulate in f32 and round once, to nearest, ties to even. Integers wrap.
+// - min and max ignore NaN; avg is the sum divided once. The first of several NaNs is the result,
+//   quiet.
 void reduce(DType dtype, ReduceOp op, absl::Span<const std::byte* const> terms,
             absl::Span<std::byte* const> outs, int64_t num_elements,
             Stores stores = Stores::kCached);
@@ -63,13 +65,13 @@ struct ConstBoxView {
 void copy_box(const Box& box, ConstBoxView from, BoxView to, int64_t element_bytes,
               Stores stores = Stores::kCached);
 
-// One of several copies into the same buffer.
+// A copy into a buffer that other copies share.
 struct BoxCopy {
   const Box& box;
   ConstBoxView from;
 };
-// copy_box() of each, in no particular order: short rows of several sources that take turns in `to`
-// fill its lines while these are in the cache.
+// Runs copy_box() for each copy, in no particular order. Short rows of several sources that
+// alternate in `to` fill its lines while these are in the cache.
 void copy_boxes(absl::Span<const BoxCopy> copies, BoxView to, int64_t element_bytes,
                 Stores stores = Stores::kCached);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels without vector instructions: what a CPU that has none of the known ones runs, and in
-// words of C++ what all the others compute.
+// The kernels without vector instructions. They run on a CPU that has no known instruction set, and
+// they define in plain C++ the results of all other kernels.
 #ifndef TESSERA_DEVICE_CPU_KERNELS_PLAIN_H_
 #define TESSERA_DEVICE_CPU_KERNELS_PLAIN_H_
 

@@ -47,7 +47,7 @@ HWY_INLINE const uint8_t* as_uint8(const std::byte* p) {
 }
 HWY_INLINE uint8_t* as_uint8(std::byte* p) { return reinterpret_cast<uint8_t*>(p); }
 
-// Formats: what a vector of bytes holds, and what it is accumulated in. Each has
+// Formats: the contents of a vector of bytes, and the type that accumulates them. Each has
 //   Accumulator                of kVectorBytes of elements: some vectors of lanes of `Lane`
 //   kAccumulators              vectors of an Accumulator
 //   load(bytes)
@@ -111,7 +111,7 @@ struct BFloat16 {
 };
 
 #if HWY_TARGET == HWY_SSE4
-// No instruction converts f16 here: pairs of elements become lanes as those of bf16 do, by the
+// No instruction converts f16 here: pairs of elements become lanes as pairs of bf16 do, by the
 // arithmetic of f32.
 struct Float16 {
   using Lane = float;
@@ -124,7 +124,7 @@ struct Float16 {
     const Tag<uint32_t> du;
     const Tag<float> df;
     const auto magnitude = hn::And(half, hn::Set(du, 0x7FFF));
-    // 2^112 is what the exponents of f16 and f32 are apart; it makes subnormals normal as well.
+    // 2^112 is the difference of the exponents of f16 and f32; it makes subnormals normal as well.
     const auto scaled =
         hn::Mul(hn::BitCast(df, hn::ShiftLeft<13>(magnitude)), hn::Set(df, 0x1p112f));
     // Infinities and NaN have the largest exponent in either type.
@@ -148,7 +148,8 @@ struct Float16 {
     const auto is_odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1));
     const auto moved = hn::Sub(hn::Add(magnitude, hn::Set(du, 0xFFF)), hn::Set(du, 112u << 23));
     const auto normal = hn::ShiftRight<13>(hn::Add(moved, is_odd));
-    // Subnormal results: beside 0.5 the last bit of f32 is the last one of f16, so adding rounds.
+    // Subnormal results: next to 0.5 the last bit of f32 equals the last bit of f16, so adding
+    // rounds.
     const auto half = hn::Set(df, 0.5f);
     const auto subnormal =
         hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(df, magnitude), half)), hn::BitCast(du, half));
@@ -196,7 +197,7 @@ struct Float16 {
 };
 #endif
 
-// What is done to each lane. `a` holds the terms before `b`. kSpreadsNan: a NaN in any term is a
+// The operation on each lane. `a` holds the terms before `b`. kSpreadsNan: a NaN in any term is a
 // NaN in the result.
 struct Sum {
   static constexpr bool kDivides = false;
@@ -364,7 +365,7 @@ class Reducer {
     return !hn::AllFalse(d, found);
   }
 
-  // Where the accumulators of a block wait, those of byte `i`.
+  // The stored accumulators of a block, for byte `i`.
   HWY_INLINE uint8_t* waiting(const Part& part, size_t i) {
     return waiting_ + (i - part.begin) * Format::kAccumulators;
   }
@@ -472,7 +473,8 @@ class Reducer {
   }
 
   const DenseReduction& r_;
-  // Not where terms are read block by block: most of what is ahead is then another block's.
+  // No prefetch where terms are read block by block: most of the memory ahead then belongs to
+  // another block.
   const bool prefetches_ = r_.stores == Stores::kStreaming && r_.terms.size() <= kTermsAtOnce;
   alignas(64) uint8_t waiting_[(kBlockBytes + kVectorBytes) * Format::kAccumulators];
 };

@@ -323,7 +323,7 @@ void check_reduce(DType dtype, ReduceOp op, const std::vector<Bytes>& terms, con
   for (Memory& in : ins) term_pointers.push_back(in.at(alignment.terms));
   Memory outs[] = {Memory(num_bytes), Memory(num_bytes)};
   Memory wants[] = {Memory(num_bytes), Memory(num_bytes)};
-  // One of the terms is an out as well.
+  // An out is a term as well.
   std::byte* in_place = ins[count % ins.size()].at(alignment.terms);
   std::byte* out_pointers[] = {outs[0].at(alignment.outs[0]), outs[1].at(alignment.outs[1]),
                                in_place};

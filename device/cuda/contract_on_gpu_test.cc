@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What opening the CUDA runtime says; and the toolkit's functions under the contract of Api, where
-// there is a GPU.
+// The result of opening the CUDA runtime, and the toolkit's functions under the contract of Api
+// where there is a GPU.
 #include <memory>
 
 #include "absl/time/time.h"

@@ -86,7 +86,8 @@ Status CudaDevice::iota(DType dtype, const Shape& shape, const Box& box, std::by
 }
 
 void CudaDevice::finish(absl::Span<const std::shared_ptr<Buffer>> buffers, const Status& status) {
-  // Another thread than that of the tasks ends ops that failed before they were enqueued.
+  // Ops that failed before they were enqueued are ended by another thread than the thread of the
+  // tasks.
   Doubts doubts;
   if (status.ok() || stream_->runs_task_here()) doubts = std::exchange(doubts_, {});
   const bool is_unverified = !doubts.checks.empty() || !doubts.inputs.empty();

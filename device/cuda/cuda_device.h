@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CudaDevice: a device of a client that is a GPU, or one of several that share a GPU: a stream,
-// memory, and what can be asked of them.
+// CudaDevice: a device of a client on a GPU, which several devices may share: a stream, memory, and
+// the operations on them.
 //
 //   GPU 0   | device 0: stream, pool |   | device 2: stream, pool |      several devices may share
 //   GPU 1   | device 1: stream, pool |   | device 3: stream, pool |      a GPU
 //
-// Memory of a device is read and written by its own stream, or by the streams of others between
-// events that order them; the host never touches it. Functions named for tasks give the stream work
-// to do and return.
+// Only the device's own stream reads and writes its memory, and the streams of other devices
+// between events that order them; the host never touches it. Functions for tasks give the stream
+// work and return.
 #ifndef TESSERA_DEVICE_CUDA_CUDA_DEVICE_H_
 #define TESSERA_DEVICE_CUDA_CUDA_DEVICE_H_
 
@@ -39,7 +39,7 @@ Status enable_peers(Api& api, absl::Span<const int> gpus);
 
 class CudaDevice final : public LocalDevice {
  public:
-  // `source`: where memory of the GPU is from, if not from CUDA.
+  // `source`: the allocator of the GPU's memory, if it is not CUDA.
   static StatusOr<std::unique_ptr<CudaDevice>> create(std::shared_ptr<Api> api, int gpu,
                                                       StreamObserver* observer,
                                                       SlabSource source = {});
@@ -55,7 +55,7 @@ class CudaDevice final : public LocalDevice {
   }
   // Sets engine(), before the first task. The device owns it; the engine may refer to the device.
   void set_engine(std::shared_ptr<Engine> engine) { engine_ = std::move(engine); }
-  // memory(), as what it is.
+  // memory(), by its own type.
   const std::shared_ptr<SlabPool>& slabs() const { return slabs_; }
   const std::shared_ptr<SlabPool>& pinned() const { return pinned_; }
 
@@ -69,12 +69,12 @@ class CudaDevice final : public LocalDevice {
   Status reduce(absl::Span<const Reduce> plan);
   Status fill(DType dtype, const void* element, std::byte* out, int64_t num_elements) override;
   Status iota(DType dtype, const Shape& shape, const Box& box, std::byte* out) override;
-  // Adds a check of the op that the task is making: it is called once when the GPU is done with
-  // what the task gives it before finish(), and its error is that of the op. It reads what the GPU
-  // has found wrong with values in memory.
+  // Adds a check of the op that the task is making. It is called once, when the GPU has done the
+  // work that the task gives it before finish(); its error is the error of the op. It reads what
+  // the GPU wrote to memory about wrong values.
   void add_check(std::function<Status()> check) { doubts_.checks.push_back(std::move(check)); }
-  // The buffer is issued now, with this status, and ready when the GPU is done. It is unverified if
-  // the op has checks, or looks at inputs that are unverified.
+  // Marks the buffers as issued now, with this status, and as ready when the GPU is done. They are
+  // unverified if the op has checks, or looks at inputs that are unverified.
   using LocalDevice::finish;
   void finish(absl::Span<const std::shared_ptr<Buffer>> buffers, const Status& status) override;
 
@@ -87,9 +87,9 @@ class CudaDevice final : public LocalDevice {
   }
   void upload(const std::shared_ptr<const Buffer>& from,
               const std::shared_ptr<Buffer>& to) override;
-  // A pinned buffer that will hold what a buffer of this device does.
+  // A pinned buffer that will hold the contents of a buffer of this device.
   std::shared_ptr<const Buffer> download(std::shared_ptr<const Buffer> from);
-  // The copy that download() has returned, as long as that is held.
+  // The copy that download() has returned, while that is held.
   std::shared_ptr<const Buffer> host_copy(const std::shared_ptr<const Buffer>& buffer) override {
     return buffer->host_copy([&] { return download(buffer); });
   }
@@ -109,7 +109,7 @@ class CudaDevice final : public LocalDevice {
   std::shared_ptr<SlabPool> pinned_;
   std::shared_ptr<Engine> engine_;
   Doubts doubts_;                       // of the task that runs, since it filled a buffer last
-  std::unique_ptr<CudaStream> stream_;  // goes first: its work uses the pools
+  std::unique_ptr<CudaStream> stream_;  // destroyed first: its work uses the pools
 };
 
 }  // namespace tessera::cuda

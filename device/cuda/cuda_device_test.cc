@@ -68,8 +68,8 @@ TEST_F(CudaDeviceTest, UploadsAndDownloads) {
   EXPECT_THAT(device().stream().sync(), IsOk());
 }
 
-// Slabs of another allocator: it gives and gets all of them, in its own unit, and blocks are in
-// them.
+// Slabs of another allocator: all of them come from it and go back to it, in its own unit, and
+// blocks are in them.
 TEST_F(CudaDeviceTest, SlabsMayComeFromALibrary) {
   std::vector<uint64_t> given;
   std::vector<std::byte*> slabs;
@@ -276,7 +276,7 @@ TEST_F(CudaDeviceTest, TasksAndCallbacksKnowTheirStream) {
   EXPECT_EQ(stream.task_here(), std::nullopt);
 }
 
-// The gate is asked before work counts as done, and what it says is its end.
+// The gate is called before work counts as done, and its status is the result of the work.
 TEST_F(CudaDeviceTest, TheGateDecidesWhatIsDone) {
   std::atomic<bool> is_open{false};
   device().stream().set_gate(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bodies of the kernels: what one item does. Compiled twice, by nvcc for the GPU and by the
+// The bodies of the kernels: the work of one item. Compiled twice, by nvcc for the GPU and by the
 // host's compiler for the fake. Results of tests on the host hold on a GPU, except for the
 // conversions of half types, which the GPU does by instructions.
 //
@@ -94,7 +94,7 @@ TESSERA_KERNEL_BODY Half to_half(float value) {
 #endif
 }
 
-// The type in which T is added up, and the ways there and back.
+// The type in which T is added up, and the conversions to it and back.
 template <class T>
 struct Wide {
   using Type = T;
@@ -137,7 +137,7 @@ TESSERA_KERNEL_BODY int64_t multiply(int64_t a, int64_t b) {
 TESSERA_KERNEL_BODY float multiply(float a, float b) { return a * b; }
 TESSERA_KERNEL_BODY double multiply(double a, double b) { return a * b; }
 
-// The result of one more term. NaN is ignored by min and max: of NaNs alone the first stays.
+// The result of adding a term. min and max ignore NaN: if all terms are NaN the first stays.
 template <class W>
 TESSERA_KERNEL_BODY W combine(Reduction op, W total, W term) {
   switch (op) {
@@ -163,7 +163,7 @@ TESSERA_KERNEL_BODY uint32_t divide(uint32_t n, const Divisor& d) {
   return static_cast<uint32_t>((static_cast<uint64_t>(high) + n) >> d.shift);
 }
 
-// Where an item is: its run's offsets on both sides, and its number within the run.
+// The place of an item: its run's offsets on both sides, and its number within the run.
 struct Place {
   int64_t from = 0;
   int64_t to = 0;
@@ -212,8 +212,8 @@ TESSERA_KERNEL_BODY void copy_item(const Copy& copy, uint32_t item) {
   }
 }
 
-// `kPack` elements at once, in vectors of 16 bytes where there are so many. The op is a constant:
-// a branch on it between two loads would put off the second one.
+// `kPack` elements at once, in vectors of 16 bytes where there are so many. The op is a constant,
+// because a branch on it between two loads would delay the second one.
 template <class T, int kPack, Reduction kOp>
 TESSERA_KERNEL_BODY void reduce_pack(const Reduce& reduce, int64_t from, int64_t to) {
   using W = typename Wide<T>::Type;

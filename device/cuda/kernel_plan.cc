@@ -97,7 +97,7 @@ Loops loops_of(const Walk& walk, int64_t unit, int64_t items_per_run) {
 
 uint64_t address(const std::byte* memory) { return reinterpret_cast<uintptr_t>(memory); }
 
-// What all strides of the walk, in bytes, have in common with `bits`.
+// The bits that are set in `bits` or in a stride of the walk, in bytes.
 uint64_t common_bits(const Walk& walk, int64_t unit, uint64_t bits) {
   for (const Walk::Loop& loop : walk.loops) {
     bits |= static_cast<uint64_t>(loop.from_stride * unit);

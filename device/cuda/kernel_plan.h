@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the values of kernels.h out of boxes and buffers, on the host.
+// Makes the values of kernels.h from boxes and buffers, on the host.
 //
 //   box [2:5, 0:6] of a buffer of [0:8, 0:6]: one run of 18 elements    no loop
 //   box [2:5, 1:3] of it:                     three runs of 2 elements  one loop
@@ -45,7 +45,7 @@ void add_copy(const Box& box, const std::byte* from, const Box& from_box, std::b
               const Box& to_box, int64_t element_bytes, CopyPlan* plan);
 
 // outs[j][i] = the reduction of terms[k][i], for num_elements of each. Requires 1 to kMaxTerms
-// terms and outs; an out may be exactly one of the terms.
+// terms and outs; an out may be equal to a term.
 std::vector<Reduce> plan_reduce(DType dtype, ReduceOp op, absl::Span<const std::byte* const> terms,
                                 absl::Span<std::byte* const> outs, int64_t num_elements);
 // As above, for `box`: out of buffers that all hold `from_box`, into a buffer that holds `to_box`.
@@ -53,7 +53,7 @@ std::vector<Reduce> plan_reduce_box(DType dtype, ReduceOp op, const Box& box,
                                     absl::Span<const std::byte* const> terms, const Box& from_box,
                                     std::byte* out, const Box& to_box);
 
-// Every element of `out` is the one at `element`. Requires 1 or more elements.
+// Sets every element of `out` to the element at `element`. Requires 1 or more elements.
 Fill plan_fill(DType dtype, const void* element, std::byte* out, int64_t num_elements);
 
 // The elements of `box` of a tensor of `shape`, each its flat row-major index.

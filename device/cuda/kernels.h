@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels: what a GPU is asked to compute, as plain values that a host makes and a kernel reads.
+// Kernels: the work of a GPU, as plain values that a host makes and a kernel reads.
 //
 //   CopyBatch   boxes from one row-major buffer to another (pack, unpack, strided copies)
 //   Reduce      outs = terms[0] op terms[1] op ..., in this order

@@ -11,7 +11,7 @@
 // Invariants:
 //   1. a block is aligned to 256 bytes and overlaps no other live block;
 //   2. slabs stay until the pool is destroyed, which its Buffers keep alive;
-//   3. all slabs are of one source: CUDA, or another one that the pool was made with.
+//   3. all slabs are of one source: CUDA, or the source that the pool was made with.
 //
 // Sizes are rounded up to classes, four to each doubling (at most 25 % more), and reused by class.
 // Thread-safe. A call that needs a slab, and the destructor, make the pool's GPU the calling
@@ -36,8 +36,8 @@
 namespace tessera::cuda {
 
 // An allocator of GPU memory instead of CUDA's. Thread-safe. allocate() takes memory of the calling
-// thread's GPU, aligned as Api's, and is ResourceExhausted where there is no more; free() is called
-// by threads of any GPU.
+// thread's GPU, aligned as Api's, and returns ResourceExhausted where none is left. Threads of any
+// GPU call free().
 struct SlabSource {
   std::function<StatusOr<std::byte*>(uint64_t size_bytes)> allocate = nullptr;  // null: CUDA's
   std::function<Status(std::byte* slab)> free = nullptr;
@@ -77,7 +77,7 @@ class SlabPool : public MemoryPool {
   const SlabSource source_;
 
   const ForkGuard fork_guard_;  // a child gives nothing back
-  mutable std::mutex mutex_;    // guards what follows
+  mutable std::mutex mutex_;    // guards the members below
   std::vector<std::byte*> slabs_;
   std::byte* free_begin_ = nullptr;  // of the last slab
   std::byte* free_end_ = nullptr;

@@ -2,9 +2,9 @@
 //
 // StagedGroup: a group of GPUs for callers whose memory is the host's, for the conformance suite.
 //
-// The memory of every run is copied to the member's GPU before it, and what it may have written is
-// copied back when its Work has been waited for. Where in and out overlap on the host they do so
-// on the GPU, byte for byte.
+// The memory of every run is copied to the member's GPU before the run. Memory that the run may
+// have written is copied back when its Work has been waited for. Where in and out overlap on the
+// host they also overlap on the GPU, byte for byte.
 #ifndef TESSERA_COLLECTIVES_CUDA_TESTING_STAGED_GROUP_H_
 #define TESSERA_COLLECTIVES_CUDA_TESTING_STAGED_GROUP_H_
 
@@ -26,7 +26,7 @@
 
 namespace tessera::cuda {
 
-// A queue and memory of their own, so that staging waits for nothing that the device does.
+// A queue and memory of their own, so that staging waits for no work of the device.
 class Stage {
  public:
   static StatusOr<std::shared_ptr<Stage>> create(std::shared_ptr<Api> api, int gpu);

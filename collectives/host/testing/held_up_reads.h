@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HeldUpReads: holds a thread up at its first read of a range of memory, by a page fault. For
-// tests.
+// HeldUpReads: delays a thread at its first read of a range of memory, by a page fault. For tests.
 //
 //   Gate reached, resume;
 //   const HeldUpReads held_up(memory, num_bytes, reached, resume);
@@ -21,8 +20,8 @@
 
 namespace tessera::host {
 
-// Makes a range of this process unreadable. The first access ends that: it opens a gate, and goes
-// on when another one opens.
+// Makes a range of this process unreadable. The first access makes it readable: it opens a gate,
+// and continues when another gate opens.
 class HeldUpReads {
  public:
   HeldUpReads(std::byte* begin, int64_t size, testing::Gate& reached, testing::Gate& resume) {
@@ -39,7 +38,7 @@ class HeldUpReads {
 
  private:
   static void on_fault(int) {
-    // A fault that has nothing to do with this comes again, and ends the process.
+    // A fault with another cause is raised again, and ends the process.
     signal(SIGSEGV, SIG_DFL);
     reached_->open();
     resume_->wait().IgnoreError();

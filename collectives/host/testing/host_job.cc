@@ -95,7 +95,7 @@ Status HostJob::run(const conformance::MemberBody& body) {
       };
       const auto& pool = clients_[devices_[device].client_id].pool;
       results[device] = body({*std::move(whole), device, subgroup, pool});
-      // At once, for the others may be waiting for this member now.
+      // Immediately, because the others may wait for this member now.
       if (!results[device].ok()) {
         std::fprintf(stderr, "device %d: %s\n", device, results[device].ToString().c_str());
       }

@@ -6,7 +6,7 @@
 //   job.group(3, {0, 3})                 the group of devices 0 and 3, as device 3 sees it
 //
 // Each client has its own pool, link, streams and backend, and so its own mappings of everything
-// that clients share: what holds between processes is exercised here, except their deaths.
+// that clients share: this exercises all that happens between processes, except their deaths.
 #ifndef TESSERA_COLLECTIVES_HOST_TESTING_HOST_JOB_H_
 #define TESSERA_COLLECTIVES_HOST_TESTING_HOST_JOB_H_
 

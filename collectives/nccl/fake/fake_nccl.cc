@@ -217,7 +217,7 @@ StatusOr<bool> FakeNccl::poll(CommHandle comm) {
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<Comm> found, enter("poll", comm));
   if (found->state == Comm::State::kRevoked) {
-    // An error stays, and then nothing says when the revoke is through.
+    // An error stays, and poll() cannot tell then when the revoke is done.
     if (found->error.has_value()) return *found->error;
     if (found->stalled_polls > 0) --found->stalled_polls;
     return found->stalled_polls == 0 && found->running == 0;

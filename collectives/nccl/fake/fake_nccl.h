@@ -7,40 +7,40 @@
 //   ... each client's backend works with it; communicators meet by their unique ids ...
 //   EXPECT_THAT(nccl->misuses(), IsEmpty());
 //
-// Work of a stream runs when the stream reaches it, and takes until the other end has reached its
-// part, however long that is. Like NCCL's kernels it spins, and holds up all that is behind it in
-// the stream, until it is through or its own communicator is revoked or aborted. The other ranks
-// are not told.
+// Work of a stream runs when the stream reaches it, and lasts until the other end has reached its
+// part, however long that takes. Like NCCL's kernels it spins, and holds up all later work of the
+// stream, until it is done or its own communicator is revoked or aborted. The other ranks do not
+// learn of that.
 //
-// It adds as NCCL's rings do, which is not as we do: the terms of a chunk go from rank to rank,
-// beginning after its owner, and each step rounds to the type. So a test that demands the bits of
-// ascending order of what NCCL adds fails here too.
+// It adds as NCCL's rings do, which is not as our kernels do: the terms of a chunk go from rank to
+// rank, beginning after its owner, and each step rounds to the type. So a test that requires the
+// bits of ascending order from NCCL's sums fails here too.
 //
-// Calls whose result NCCL leaves undefined, or on which it hangs, are kept as misuses:
+// Calls whose result NCCL leaves undefined, or on which it hangs, are recorded as misuses:
 //   - two ends that name different sizes, calls, types, reductions or roots;
 //   - two GPUs that meet by several communicators in different orders;
 //   - use of a communicator that does not exist yet, or was revoked, finalised or aborted;
 //     destruction of a communicator with work in flight;
 //   - a reduction of bool, or an average of integers;
-//   - a thread that gives work to a communicator which another thread made, or while another is at
-//     it;
-//   - a send or receive outside of a group while an earlier one of the communicator is under way,
-//     and calls of one thread for several ranks of a communicator outside of one group;
-//   - memory of mem_free() that is not of mem_alloc(); memory that is freed in flight, or belongs
-//   to another GPU (FakeCuda's own);
+//   - a thread that gives work to a communicator which another thread made, or while another
+//     thread does so;
+//   - a send or receive outside of a group while an earlier send or receive of the communicator is
+//     under way, and calls of one thread for several ranks of a communicator outside of one group;
+//   - memory of mem_free() that is not from mem_alloc(); memory that is freed in flight, or belongs
+//     to another GPU (FakeCuda's own);
 //   - a revoke while the last call is still in progress, or after it failed, with no earlier work
 //     in flight: NCCL then uses memory that it has freed;
-//   - a call that makes, ends or frees something from a thread that has set no device.
+//   - a call that makes, ends or frees an object from a thread that has set no device.
 // NCCL itself refuses several ranks on one GPU; so does the fake, unless its ranks are processes
 // that share GPUs (gpu_sharing.h): then each thread that makes communicators stands for one.
 //
 // As in NCCL, work whose group_end() is in progress is given to the stream when poll() says that
-// the call is through; an abort and a destroy free memory as CUDA does, and so wait for the GPU and
-// its peers; mem_alloc() and mem_free() do not wait, unless Options::uses_cumem is false.
+// the call is done. An abort and a destroy free memory as CUDA does, and so wait for the GPU and
+// its peers. mem_alloc() and mem_free() do not wait, unless Options::uses_cumem is false.
 //
-// Faults: stall() makes a call go on in the background for a while, break_link() ends a
-// communicator by an error of the network, hang_inits(), hang_aborts() and hang_revokes() keep
-// these calls from returning, Options::shm_bytes lets /dev/shm run out. Thread-safe.
+// Faults: stall() makes a call continue in the background for a while. break_link() ends a
+// communicator by an error of the network. hang_inits(), hang_aborts() and hang_revokes() keep
+// these calls from returning. Options::shm_bytes lets /dev/shm run out. Thread-safe.
 #ifndef TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_H_
 #define TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_H_
 
@@ -81,21 +81,21 @@ class FakeNccl : public Api {
   static std::shared_ptr<FakeNccl> create(std::shared_ptr<cuda::FakeCuda> cuda);
   static std::shared_ptr<FakeNccl> create(std::shared_ptr<cuda::FakeCuda> cuda,
                                           const Options& options);
-  // Ends what is under way, and waits for the streams to come past it.
+  // Ends the work under way, and waits until the streams have passed it.
   ~FakeNccl() override;
 
   std::vector<std::string> misuses() const;
   int num_calls(absl::string_view function) const;
   // Communicators that were made and not freed.
   int num_communicators() const;
-  // Pieces of mem_alloc() that there are now.
+  // The number of live allocations of mem_alloc().
   int num_allocations() const;
 
   // The next `num_calls` calls of the function ("comm_init_rank", "group_end", "comm_revoke") are
   // each in progress for `num_polls` polls. A call outside of a group ends a group of its own.
   void stall(absl::string_view function, int num_calls, int num_polls);
-  // The `nth` operation that is given to a stream from now on (1 is the next) never comes through,
-  // and its communicator has this error.
+  // The `nth` operation that is given to a stream from now on (1 is the next) never ends, and its
+  // communicator has this error.
   void break_link(int nth, Status error);
   // From now on comm_init_rank() does not return, until release_inits().
   void hang_inits();
@@ -161,7 +161,7 @@ class FakeNccl : public Api {
   // Adds the call to the thread's group; without one it is a group of its own.
   Status submit(Call call);
   Status check_ungrouped(const Call& call);
-  // Gives its stream what a call in progress kept back.
+  // Gives the stream the calls that a call in progress has held back.
   void launch_deferred(Comm& comm);
   // Whether /dev/shm has room for one more rank.
   bool has_shm() const;
@@ -173,9 +173,10 @@ class FakeNccl : public Api {
   // Gives the calls of one communicator to its stream.
   Status launch(std::vector<Call> calls);
   StatusOr<std::shared_ptr<Operation>> merge(std::vector<Call> calls);
-  // The number of what NCCL takes for a GPU: the GPU and, where others share it, the process.
+  // The number of a seat, the fake's unit of NCCL's check: the GPU and, where processes share it,
+  // the process.
   int seat_of(int gpu);
-  // That both meet in the same communicators in the same order.
+  // Checks that both meet in the same communicators in the same order.
   void log_meeting(const World& world, const Comm& comm, const Comm& peer);
   void forget_meetings(const World& world);
   // Called by the stream.
@@ -186,7 +187,7 @@ class FakeNccl : public Api {
 
   const std::shared_ptr<cuda::FakeCuda> cuda_;
   const Options options_;
-  mutable std::mutex mutex_;         // guards everything below, and what the handles stand for
+  mutable std::mutex mutex_;         // guards all members below, and the objects behind the handles
   std::condition_variable changed_;  // anything of it
   uint64_t next_id_ = 1;
   uintptr_t next_handle_ = 0x2000;  // a handle that was freed is never given out again

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What threads call: groups, and sends, receives and collectives as transfers between two ranks.
+// The calls of threads: groups, and sends, receives and collectives as transfers between two ranks.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -11,7 +11,7 @@
 namespace tessera::nccl {
 
 StatusOr<std::byte*> FakeNccl::mem_alloc(uint64_t size_bytes) {
-  // Not under the lock: what it may wait for needs that.
+  // Called without the lock, because the awaited work may need it.
   TESSERA_ASSIGN_OR_RETURN(std::byte* const memory, options_.uses_cumem
                                                         ? cuda_->map_memory(size_bytes)
                                                         : cuda_->allocate(size_bytes));
@@ -29,7 +29,7 @@ Status FakeNccl::mem_free(std::byte* memory) {
     if (it == allocations_.end()) return misuse("mem_free: memory that is not of mem_alloc()");
     allocations_.erase(it);
   }
-  // Waits for what is in flight, which may need the lock.
+  // Waits for work in flight, which may need the lock.
   return options_.uses_cumem ? cuda_->unmap_memory(memory) : cuda_->free(memory);
 }
 

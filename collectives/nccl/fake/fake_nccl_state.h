@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the fake of NCCL keeps: communicators and the worlds they are ranks of, and the work that
-// is given to their streams. Used by FakeNccl alone, under its mutex.
+// The state of the fake of NCCL: communicators, the worlds of which they are ranks, and the work
+// that is given to their streams. Used by FakeNccl alone, under its mutex.
 //
 //   fake_nccl.cc          communicators: made, polled, revoked, finalised, destroyed, aborted
 //   fake_nccl_memory.cc   memory of NCCL's own
-//   fake_nccl_calls.cc    what threads call: groups, sends, receives, collectives
+//   fake_nccl_calls.cc    the calls of threads: groups, sends, receives, collectives
 //   fake_nccl_streams.cc  the work of streams: given, and run
 #ifndef TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_STATE_H_
 #define TESSERA_COLLECTIVES_NCCL_FAKE_FAKE_NCCL_STATE_H_
@@ -37,7 +37,7 @@ struct Transfer {
   int peer;
   std::byte* memory;  // only read of a send
   uint64_t num_bytes;
-  std::string call;  // what both ends must have called: "send/recv", "broadcast from 2"
+  std::string call;  // the call that both ends must make: "send/recv", "broadcast from 2"
 };
 
 // A send that its stream has reached.
@@ -47,7 +47,7 @@ struct Letter {
   bool read = false;
 };
 
-// What a rank does with the terms of all, once it has them.
+// The reduction that a rank computes from the terms of all, once it has them.
 struct Reduction {
   std::string call;  // as Transfer::call
   DType dtype;

@@ -67,7 +67,7 @@ std::vector<fake::Bytes> fake::Operation::memory() const {
     if (size_bytes > 0) result.emplace_back(begin, size_bytes);
   };
   for (const Transfer& send : sends) add(send.memory, send.num_bytes);
-  // The terms that a reduction receives are the fake's own.
+  // The terms that a reduction receives are in memory of the fake.
   if (reduction == nullptr) {
     for (const Transfer& recv : recvs) add(recv.memory, recv.num_bytes);
   }
@@ -127,7 +127,7 @@ void FakeNccl::run(const std::shared_ptr<Comm>& comm, Operation& operation) {
     auto& box = comm->world->mail[{comm->rank, letter->transfer.peer}];
     box.erase(std::remove(box.begin(), box.end(), letter), box.end());
   }
-  // In place: now that all have read what it overwrites.
+  // In place: all ranks have read the memory that this overwrites.
   if (reduction != nullptr && reduction->to != nullptr && !comm->ended &&
       !comm->error.has_value()) {
     lock.unlock();

@@ -13,7 +13,7 @@ namespace {
 template <class T>
 T step(ReduceOp op, T total, T term) {
   if constexpr (std::is_integral_v<T>) {
-    // All arithmetic is modulo 2^64, so what is left of it modulo 2^bits is right.
+    // All arithmetic is modulo 2^64, so its low bits are right modulo 2^bits.
     const auto a = static_cast<uint64_t>(total);
     const auto b = static_cast<uint64_t>(term);
     if (op == ReduceOp::kMin) return term < total ? term : total;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ring_sum: what the fake adds, as the rings of NCCL add it.
+// ring_sum: the sums of the fake, in the order of NCCL's rings.
 #ifndef TESSERA_COLLECTIVES_NCCL_FAKE_RING_SUM_H_
 #define TESSERA_COLLECTIVES_NCCL_FAKE_RING_SUM_H_
 
@@ -13,9 +13,9 @@
 
 namespace tessera::nccl {
 
-// to[i] = terms[0][i], then with terms[1][i], and so on, each step rounded to the type; of an
-// average every term first multiplied by the rounded 1 / n. Any dtype but bool. `to` may be one of
-// the terms.
+// to[i] = terms[0][i], then with terms[1][i], and so on, each step rounded to the type. In an
+// average every term is first multiplied by the rounded 1 / n. Any dtype except bool. `to` may be
+// equal to a term.
 void ring_sum(DType dtype, ReduceOp op, absl::Span<const std::byte* const> terms, uint64_t count,
               std::byte* to);
 

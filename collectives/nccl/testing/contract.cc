@@ -27,7 +27,7 @@ Status expect(bool condition, absl::string_view what) {
   return condition ? absl::OkStatus() : absl::InternalError(absl::StrCat("not so: ", what));
 }
 
-// Asks until it is so, for half a minute.
+// Polls until the condition is true, for half a minute.
 Status wait_until(const std::function<StatusOr<bool>()>& is_so, absl::string_view what) {
   const absl::Time deadline = steady_now() + absl::Seconds(30);
   while (true) {
@@ -38,7 +38,7 @@ Status wait_until(const std::function<StatusOr<bool>()>& is_so, absl::string_vie
   }
 }
 
-// A case, as one of its ranks has it.
+// A case, from the view of a rank.
 struct Job {
   cuda::Api& cuda;
   Api& nccl;
@@ -108,7 +108,7 @@ class Rank {
     TESSERA_RETURN_IF_ERROR(drain());
     return host_;
   }
-  // That `num_bytes` of `out` from `to` on are those of a rank from `from` on.
+  // Checks that `num_bytes` of `out` from `to` on equal the bytes of rank `source` from `from` on.
   Status expect_out(uint64_t to, int source, uint64_t from, uint64_t num_bytes) {
     TESSERA_RETURN_IF_ERROR(download().status());
     for (uint64_t i = 0; i < num_bytes; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of nccl::Api: what every implementation does, as one table.
+// The contract of nccl::Api: the behaviour of every implementation, as one table.
 //
 //   {"group_of_sends_and_receives", 3, body}     each of 3 ranks runs body
 //
@@ -22,11 +22,11 @@
 
 namespace tessera::nccl {
 
-// Where the ranks of a case meet: threads, or processes that map the same memory. Zeros until
-// open() was called, once.
+// The meeting place of the ranks of a case: threads, or processes that map the same memory. Zeros
+// until open() was called, once.
 struct Meeting {
   void open(int num_ranks);
-  // Until all ranks have called.
+  // Waits until all ranks have called it.
   void arrive_and_wait() { pthread_barrier_wait(&barrier); }
 
   pthread_barrier_t barrier = {};
@@ -39,7 +39,7 @@ struct ContractCase {
 
   std::string name;
   int num_ranks;
-  // Runs one of them on a GPU.
+  // Runs one rank on a GPU.
   std::function<Status(cuda::Api&, Api&, Meeting&, int rank, int gpu)> run_rank;
 };
 inline void PrintTo(const ContractCase& c, std::ostream* out) { *out << c.name; }

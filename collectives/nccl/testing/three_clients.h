@@ -8,7 +8,7 @@
 //     start();
 //     close_gate(2);     the GPU of device 2 stands still
 //     ...
-//   }                    opened again if the test has not got so far
+//   }                    TearDown() opens it again if the test has not
 #ifndef TESSERA_COLLECTIVES_NCCL_TESTING_THREE_CLIENTS_H_
 #define TESSERA_COLLECTIVES_NCCL_TESTING_THREE_CLIENTS_H_
 

@@ -124,7 +124,7 @@ Status FakeCuda::report_misuse(absl::string_view function, std::string what) {
 Status FakeCuda::enter(absl::string_view function, int gpu) {
   const std::string name(function);
   const int call = ++calls_[name];
-  // CUDA does what it is asked; only the context on GPU 0 is one too many.
+  // CUDA executes the call; the misuse is only the unneeded context on GPU 0.
   const bool needs_device = name != "device_count" && name != "bus_id" && name != "set_device";
   if (needs_device || name == "set_device") contexts_.insert(current_gpu());
   if (needs_device && thread_gpu == kUnset) {
@@ -323,8 +323,8 @@ Status FakeCuda::destroy_stream(StreamHandle stream) {
   TESSERA_RETURN_IF_ERROR(enter("destroy_stream", current_gpu()));
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<StreamState> state,
                            find_stream("destroy_stream", stream));
-  // The stream first does what it was given. Its thread is joined here: a process that exits with
-  // the fake alive leaves none that has ended, which ThreadSanitizer reports as a leak.
+  // Waits for the stream's work, and joins its thread here: a process that exits with the fake
+  // alive must leave no ended thread unjoined, which ThreadSanitizer reports as a leak.
   state->ending = true;
   state->wake.notify_all();
   changed_.wait(lock, [&state] { return state->queue.empty(); });

@@ -7,19 +7,23 @@
 //   EXPECT_THAT(api->misuses(), IsEmpty());
 //
 // Memory of a GPU is memory of the host, a stream is a thread, and kernels run their bodies
-// (kernel_bodies.h) item by item. Order is real: what a stream was given happens later, at the same
-// time as what other streams do, and only events order them. ThreadSanitizer therefore sees a
-// missing event as a data race.
+// (kernel_bodies.h) item by item. Order is real: work of a stream happens later, at the same time
+// as work of other streams, and only events order them. ThreadSanitizer therefore sees a missing
+// event as a data race.
 //
-// Calls that CUDA leaves undefined, or answers with an error that only a bug brings about, are kept
-// as misuses: memory that is not there, is freed while in flight, or belongs to another GPU without
-// peer access; handles that were destroyed; an event that was never recorded; a stream of another
-// GPU than the current one; a copy of pageable memory; a kernel before load_kernels(); and a call
-// from a thread that has not set its device, which would make a context on GPU 0.
+// Calls that CUDA leaves undefined, or that fail only because of a bug of the caller, are recorded
+// as misuses:
+// - memory that does not exist, is freed while in flight, or belongs to another GPU without peer
+//   access;
+// - handles that were destroyed, and events that were never recorded;
+// - a stream of another GPU than the current one;
+// - a copy of pageable memory;
+// - a kernel before load_kernels();
+// - a call from a thread that has not set its device, which would make a context on GPU 0.
 //
 // As in CUDA, allocating and freeing wait until the current GPU, and every GPU that has peer access
-// with it, has done what it was given before. Work that is itself waiting for the caller therefore
-// deadlocks here as it does there.
+// with it, has done all work that it received before. Work that itself waits for the caller
+// therefore deadlocks here as it does there.
 //
 // With FakeCudaOptions::num_queues streams share queues as in CUDA: work begins in the order in
 // which the streams of a queue were given it, so that work that waits at its head holds up the
@@ -54,11 +58,11 @@ namespace tessera::cuda {
 struct FakeCudaOptions {
   int num_gpus = 1;
   uint64_t gpu_bytes = uint64_t{1} << 30;
-  // Before one in eight of the things that it does a stream gives its core away up to so often, by
-  // chance.
+  // Upper limit of the yields of a stream before an operation. It yields before one in eight
+  // operations, at random.
   int most_yields = 0;
   // Hardware queues of a GPU, which its streams take in turn; 0: one for each. CUDA has 8 for a
-  // process, 32 as open_api() sets it. Clients that are threads of one fake have them together.
+  // process, 32 as open_api() sets it. Clients that are threads of one fake share them.
   int num_queues = 0;
 };
 
@@ -80,13 +84,13 @@ class FakeCuda : public Api {
   void fail(absl::string_view function, int nth, Status error);
   // From now on every call on this GPU returns the error, as after a fault of a kernel.
   void break_gpu(int gpu, Status error);
-  // Streams finish what they are doing, and do nothing else until release().
+  // Streams finish their present operation, and do nothing else until release().
   void hold();
   void release();
 
-  // For fakes of libraries that work on CUDA's streams: the GPU of the calling thread, and work
-  // of theirs, which reads or writes these bytes (begin, number) of the stream's GPU. It may block
-  // as a kernel may that waits for another one.
+  // For fakes of libraries that work on CUDA's streams: the GPU of the calling thread, and work of
+  // the library, which reads or writes these bytes (begin, number) of the stream's GPU. The work
+  // may block, as a kernel may that waits for another kernel.
   int current_device() const { return current_gpu(); }
   // Reports a misuse if the calling thread has not set its device.
   void expect_device(absl::string_view function);
@@ -102,7 +106,7 @@ class FakeCuda : public Api {
                       std::function<void()> run, StreamHandle stream);
 
   StatusOr<int> device_count() override;
-  // No two GPUs of a process have the same, whichever fakes they are of.
+  // Two GPUs of a process never have the same id, also in different fakes.
   StatusOr<std::string> bus_id(int gpu) override;
   Status set_device(int gpu) override;
   Status enable_peer_access(int peer) override;
@@ -132,7 +136,7 @@ class FakeCuda : public Api {
     const std::byte* begin;
     uint64_t size_bytes;
   };
-  // What one record of an event stands for.
+  // The meaning of one record of an event.
   struct Marker {
     std::mutex mutex;
     std::condition_variable changed;
@@ -160,7 +164,7 @@ class FakeCuda : public Api {
 
   explicit FakeCuda(const FakeCudaOptions& options);
   int current_gpu() const;
-  // The injected error of this call, if it has one. Requires the lock, as what follows.
+  // The injected error of this call, if it has one. Requires the lock, as the members below.
   Status enter(absl::string_view function, int gpu);
   Status misuse(absl::string_view function, std::string what);
   StatusOr<std::shared_ptr<StreamState>> find_stream(absl::string_view function,

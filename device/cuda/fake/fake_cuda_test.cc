@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the fake says of misuse, and the faults that it puts into calls.
+// The misuses that the fake reports, and the faults that it puts into calls.
 #include "device/cuda/fake/fake_cuda.h"
 
 #include <atomic>

@@ -81,7 +81,7 @@ uint64_t size_of(ElementType type) {
   return 0;
 }
 
-// From the first byte of the first run to the last one of the last run.
+// The span from the first byte of the first run to the last byte of the last run.
 uint64_t extent(const Loops& loops, const int64_t* strides, uint64_t unit, uint64_t run_bytes) {
   uint64_t last = 0;
   for (int l = 0; l < loops.num_loops; ++l) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels on the host: what the fake does for Api::launch().
+// Kernels on the host: the implementation of Api::launch() in the fake.
 #ifndef TESSERA_DEVICE_CUDA_FAKE_RUN_KERNEL_H_
 #define TESSERA_DEVICE_CUDA_FAKE_RUN_KERNEL_H_
 
@@ -21,7 +21,8 @@ void run_kernel(const Kernel& kernel);
 // number of bytes).
 std::vector<std::pair<const std::byte*, uint64_t>> touched_bytes(const Kernel& kernel);
 
-// Why a GPU would not run it: no items, misaligned vectors, too many terms. Empty: it would.
+// The reason why a GPU would not run it: no items, misaligned vectors, too many terms. Empty: it
+// would.
 std::string why_invalid(const Kernel& kernel);
 
 }  // namespace tessera::cuda

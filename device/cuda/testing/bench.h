@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bench: one stream of GPU 0 with memory on both sides, and what the cases of contracts do with
-// them again and again.
+// Bench: one stream of GPU 0 with memory on both sides, and helpers for the cases of contracts.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto bench, Bench::create(api));
 //   TESSERA_ASSIGN_OR_RETURN(std::byte* const on_gpu, bench->upload(bytes));
@@ -46,7 +45,7 @@ class Bench {
   // New memory of the GPU with these bytes.
   StatusOr<std::byte*> upload(const std::vector<std::byte>& bytes);
   StatusOr<std::vector<std::byte>> download(const std::byte* from, uint64_t size_bytes);
-  // Waits until the stream has done what it was given.
+  // Waits until the stream has done all work that it received.
   Status finish();
   Status wait(EventHandle event);
 

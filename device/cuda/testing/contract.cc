@@ -107,7 +107,7 @@ Status event_is_recorded_again(Api& api) {
   return api.destroy_event(event);
 }
 
-// A stream that is destroyed first does what it was given.
+// A stream that is destroyed still does the work that it has received.
 Status destroyed_stream_finishes(Api& api) {
   TESSERA_ASSIGN_OR_RETURN(const auto bench, Bench::create(api));
   TESSERA_ASSIGN_OR_RETURN(const StreamHandle other, api.create_stream());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of Api: what every implementation does, as one table.
+// The contract of Api: the behaviour of every implementation, as one table.
 //
 //   {"event_orders_streams", body}     OK: exactly as CUDA has it
 //
 // contract_test.cc runs it on the fake, and contract_on_gpu_test.cc on the toolkit's functions
-// where there is a GPU: so the fake stays honest.
+// where there is a GPU: this keeps the fake equal to CUDA.
 #ifndef TESSERA_DEVICE_CUDA_TESTING_CONTRACT_H_
 #define TESSERA_DEVICE_CUDA_TESTING_CONTRACT_H_
 
