@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Clusters: which tasks a job has, where they are, and which of them this process is, as launchers
-// and cluster managers say it.
+// Clusters: the tasks of a job, their places, and the task of this process, from the variables of
+// launchers and the answers of cluster managers.
 //
 //   StatusOr<cluster::Cluster> cluster = cluster::slurm(lookup);
 //   StatusOr<ClientOptions> options = cluster::client_options(*cluster);
@@ -16,10 +16,10 @@
 // docs/launching.md lists the environments that Client::connect() reads by itself, and
 // tests/facts/cluster.md cases with known results.
 //
-// TESSERA_COORDINATOR, host:port of client 0, wins over the address that slurm(), torchrun() and
-// open_mpi() find, and is the only address that hydra() and pmix() have. InvalidArgument names the
-// variable, its value and what it should be; FailedPrecondition: this process was not started by
-// that launcher.
+// TESSERA_COORDINATOR, host:port of client 0, takes precedence over the address that slurm(),
+// torchrun() and open_mpi() find, and is the only address that hydra() and pmix() have.
+// InvalidArgument names the variable, its value and the permitted values. FailedPrecondition: this
+// process was not started by that launcher.
 //
 // TF: tf.distribute.cluster_resolver.
 #ifndef TESSERA_JOB_CLUSTER_CLUSTER_H_
@@ -43,12 +43,12 @@ struct ClientOptions;  // dtensor/client_options.h
 
 namespace cluster {
 
-// `spec` as the program has it. InvalidArgument for a task that is not in it.
+// The cluster of `spec`, as the program gives it. InvalidArgument for a task that is not in it.
 StatusOr<Cluster> simple(ClusterSpec spec, std::string task_type, int task_id);
 
-// All tasks of `clusters`, as the task of the first. The tasks of a job that misses none in any of
-// them follow each other; else tasks keep their numbers, and a task with two addresses is
-// InvalidArgument. One cluster is itself. TF: UnionResolver.
+// All tasks of `clusters`, from the view of the task of the first. If a job misses no task in any
+// of the clusters, its tasks follow each other; otherwise tasks keep their numbers, and a task with
+// two addresses is InvalidArgument. The union of one cluster is that cluster. TF: UnionResolver.
 StatusOr<Cluster> union_of(absl::Span<const Cluster> clusters);
 
 // $TF_CONFIG; where it is unset or has no cluster, a job of one client. An evaluator need not be in
@@ -63,16 +63,16 @@ struct SlurmOptions {
   std::optional<int> port_base = {};
 };
 
-// The step of srun that this process is a task of; the coordinator is on its first node. A process
-// outside of a step, such as a batch script, is refused. The distributions block, cyclic and plane
-// are known; arbitrary needs TESSERA_COORDINATOR, and gives no spec.
+// The step of srun to which this process belongs as a task; the coordinator is on its first node. A
+// process outside of a step, such as a batch script, is refused. The distributions block, cyclic
+// and plane are supported; arbitrary needs TESSERA_COORDINATOR, and gives no spec.
 // TF: SlurmClusterResolver, which sorts nodes by name and sets CUDA_VISIBLE_DEVICES.
 StatusOr<Cluster> slurm(const EnvironmentLookup& lookup, const SlurmOptions& options = {});
 
 struct KubernetesPod {
   std::string name, phase, pod_ip;
 };
-// The pods that a label selector selects, in any order: the program asks the API server.
+// Returns the pods of a label selector, in any order: the program asks the API server.
 using PodLister =
     std::function<StatusOr<std::vector<KubernetesPod>>(absl::string_view label_selector)>;
 
@@ -83,7 +83,7 @@ using PodLister =
 StatusOr<Cluster> kubernetes(std::map<std::string, std::vector<std::string>> job_to_selectors,
                              const PodLister& list, int port, std::string task_type, int task_id);
 
-// The rest give no addresses of all tasks: `spec` is empty.
+// The resolvers below do not know the addresses of all tasks: `spec` is empty.
 //
 // MASTER_ADDR and MASTER_PORT; the next port where the agent of torchrun listens at that one.
 StatusOr<Cluster> torchrun(const EnvironmentLookup& lookup);

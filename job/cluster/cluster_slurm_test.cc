@@ -34,7 +34,7 @@ std::string name_of(const ::testing::TestParamInfo<Case>& info) {
   return info.param.name;
 }
 
-// Task "1 of 2" on `nodes` with `counts` tasks, in step 7.0 or that of `id`; "" leaves the id out.
+// Task "1 of 2" on `nodes` with `counts` tasks, in step 7.0 or in step `id`; "" leaves the id out.
 Variables step(const std::string& task, const std::string& nodes, const std::string& counts,
                const std::string& id = "7.0") {
   const std::pair<std::string, std::string> rank_and_size = absl::StrSplit(task, " of ");

@@ -32,7 +32,7 @@ struct ClusterSpec {
   std::string to_string() const;
 };
 
-// A cluster as one of its tasks sees it.
+// A cluster from the view of one of its tasks.
 struct Cluster {
   // Empty, as task_type and task_id are, where the launcher gives no addresses of all tasks.
   ClusterSpec spec = {};
@@ -41,7 +41,8 @@ struct Cluster {
   int client_id = 0;
   int num_clients = 1;
   std::string coordinator = {};  // "host:port"; may be empty for a job of one client
-  // This process among those of its host, and their number, where the launcher says so.
+  // The rank of this process on its host, and the number of processes there, where the launcher
+  // says so.
   std::optional<int> local_rank = {}, local_size = {};
   std::string source = {};  // "TF_CONFIG", "Slurm", ..., for messages
 };

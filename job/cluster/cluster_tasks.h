@@ -22,13 +22,13 @@ std::string known_jobs();
 // The errors of ClusterSpec::create(). `least_port` is 0 or 1.
 Status check_spec(const ClusterSpec& spec, int least_port);
 
-// InvalidArgument for an empty function, which `resolver` was given.
+// InvalidArgument for an empty function passed to `resolver`.
 Status check_lookup(absl::string_view resolver, const EnvironmentLookup& lookup);
 
 // InvalidArgument naming the first task that is missing in `spec`.
 Status check_complete(const ClusterSpec& spec);
 
-// The cluster as this task sees it. InvalidArgument for a task that is not in `spec`.
+// The cluster from the view of this task. InvalidArgument for a task that is not in `spec`.
 StatusOr<Cluster> cluster_of(ClusterSpec spec, std::string task_type, int task_id,
                              absl::string_view source);
 

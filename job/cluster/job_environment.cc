@@ -49,9 +49,9 @@ StatusOr<LaunchedClient> read_client(const LaunchForm* form, const EnvironmentLo
   return client;
 }
 
-// A name that tells this job from another job with the same address, and an attempt from the one
-// before it. Empty where the program itself says which client it is: the names of launchers are
-// those of their own jobs.
+// A name that distinguishes this job from another job with the same address, and an attempt from
+// the attempt before. Empty where the program itself says which client it is: the names of
+// launchers belong to the launchers' own jobs.
 std::string job_name(const LaunchForm* form, const EnvironmentLookup& lookup,
                      const JobEnvironment& job) {
   const auto value = [&lookup](const char* name) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which job this process belongs to, as the program's options and the environment say.
+// Determines the job of this process from the program's options and the environment.
 //
 // The first form that is set wins, and must be complete:
 //   tessera_run   TESSERA_COORDINATOR, TESSERA_CLIENT_ID, TESSERA_NUM_CLIENTS
@@ -12,13 +12,15 @@
 //   Hydra         PMI_RANK, PMI_SIZE, with TESSERA_COORDINATOR
 //   TF_CONFIG     tasks of jobs chief and worker; a ps is FailedPrecondition, an evaluator a job of
 //                 one client
-// cluster.h has resolvers that a program calls by itself, also for what is read here.
-// If no form is set, this process is a job of one client. TESSERA_HOSTED_COORDINATOR is an address
-// at which a process that is no client serves (tessera_run or a user of tessera_coordinator sets
-// it): if it is the address of the job, client 0 does not host the coordinator, and
-// TESSERA_COORDINATOR_RELAY is the relay of this host, if there is one.
-// TESSERA_LOCAL_DEVICES, TESSERA_TOKEN and TESSERA_SHARE_GPUS count in every form, and so do the
-// times TESSERA_HEARTBEAT_INTERVAL and TESSERA_COLLECTIVE_TIMEOUT (read_job_times()).
+// cluster.h has resolvers that a program calls by itself, also for these forms.
+//
+// If no form is set, this process is a job of one client. Variables beside the forms:
+// - TESSERA_HOSTED_COORDINATOR is an address at which a process that is no client serves
+//   (tessera_run or a user of tessera_coordinator sets it). If it is the address of the job, client
+//   0 does not host the coordinator, and TESSERA_COORDINATOR_RELAY is the relay of this host, if
+//   there is one.
+// - TESSERA_LOCAL_DEVICES, TESSERA_TOKEN and TESSERA_SHARE_GPUS are read in every form, and so are
+//   the times TESSERA_HEARTBEAT_INTERVAL and TESSERA_COLLECTIVE_TIMEOUT (read_job_times()).
 //
 // On one host mpirun and srun need no TESSERA_COORDINATOR: the address is 127.0.0.1 and a port that
 // is made from the id of their job. On several hosts, and where the launcher does not say on how

@@ -434,7 +434,7 @@ TEST(EnvironmentTest, CoordinatorIsHostedWhereTheVariableNamesItsAddress) {
   EXPECT_FALSE(read({{"TESSERA_HOSTED_COORDINATOR", "h:1"}})->coordinator_is_hosted);
 }
 
-// A job within a client is not that of the relay.
+// A job within a client does not use the relay.
 TEST(EnvironmentTest, RelayIsOfTheHostedCoordinator) {
   Variables variables = {{"TESSERA_COORDINATOR", "h:1"},
                          {"TESSERA_CLIENT_ID", "0"},
@@ -466,7 +466,7 @@ TEST(EnvironmentTest, JobsAndAttemptsHaveNames) {
   EXPECT_EQ(read(given)->job, "abc");
 }
 
-// Clients of two runs of tessera_run make one job, by what the program says.
+// Clients of two runs of tessera_run form one job, if the program says so.
 TEST(EnvironmentTest, NameOfALaunchIsNotThatOfAJobGivenByOptions) {
   const Variables of_a_launch =
       with(with(tessera_with("TESSERA_CLIENT_ID", "0"), "TESSERA_JOB", "abc"),

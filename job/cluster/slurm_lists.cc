@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint64_t kMostNodes = 65'536;
 
-// One text before a range, and what the range stands for; the last may have none.
+// A text before a range, and the numbers of the range; the last may have none.
 struct Part {
   std::string text;
   std::vector<std::string> numbers;

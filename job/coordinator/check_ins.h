@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CheckIns: the named agreements of a job that have not been reached yet, and the verdicts that
-// some participant has not been given yet.
+// some participant has not received yet.
 //
 //   client 0   check_in("create_mesh", "{x=3}", [0-2])  waits  --+
 //   client 2   check_in("create_mesh", "{x=3}", [0-2])  waits  --+--> all OK
@@ -10,15 +10,16 @@
 // A check-in is one name with one set of participants. Invariants:
 //   1. All participants that wait in one check-in get the same Status, exactly once.
 //   2. A call joins the oldest open check-in of its name and participants in which its client does
-//      not wait yet. So a client that left out a call is not one behind: it joins what the others
-//      wait in now.
-//   3. A participant that comes after failures gets their verdicts, each once and in their order,
-//      unless the others have begun the next check-in and the value of its call is of that one. A
-//      call with another value than a failure had has left out that failure and those before it.
+//      not wait yet. So a client that left out a call does not lag behind: it joins the check-in in
+//      which the others wait now.
+//   3. A participant that is late for failed check-ins gets their verdicts, each once and in their
+//      order, unless the others have begun the next check-in and its value equals the value of the
+//      call. A call with another value than a failed check-in skips that failure and the earlier
+//      ones.
 //   4. Clients that wait for each other under one name with different participants (in a circle of
-//      any length) fail at once: no further call could end their wait.
-//   5. Memory is bounded: a check-in is forgotten when all participants have its verdict; of
-//      check-ins whose verdict some never take, the last kMostStored are kept.
+//      any length) fail immediately: no further call could end their wait.
+//   5. Memory is bounded: a check-in is forgotten when all participants have its verdict. Of the
+//      check-ins whose verdict some participants never fetch, the last kMostStored are kept.
 //
 // A check-in of n clients takes O(n log n) in all, and the end of a client O(log n) for each
 // participant of its check-ins. Not thread-safe.
@@ -78,8 +79,8 @@ class CheckIns {
 
   // InvalidArgument unless the participants are clients of the job, the caller among them.
   void check_in(Call call, absl::Time now, Done done);
-  // The client takes part in nothing from now on: what waits for it, and what will, fails with the
-  // reason, and its own calls with `own`. The first reason of a client stays.
+  // Removes the client: check-ins with it fail with `reason`, now and later, and its own calls fail
+  // with `own`. The first reason of a client stays.
   void client_gone(int client, const Status& reason, const Status& own);
   // Fails everything that waits, and all later calls.
   void stop(const Status& reason);
@@ -92,7 +93,7 @@ class CheckIns {
  private:
   using Key = std::pair<std::string, IdRanges>;
   struct Open;
-  // So that what is done to several check-ins is done in the order in which they were opened.
+  // Orders check-ins by their opening, so that changes of several are made in this order.
   struct Older {
     bool operator()(const Open* a, const Open* b) const { return a->number < b->number; }
   };
@@ -106,13 +107,14 @@ class CheckIns {
     std::vector<bool> arrived;  // by client
     int64_t num_arrived = 0;
     std::vector<std::pair<int, Done>> waiting;
-    // The check-ins of this name in which a client waits that is missing here, and how many do.
+    // The check-ins of this name in which a client waits that is missing here, and the number of
+    // such clients.
     std::map<Open*, int, Older> waits_for;
-    std::set<Open*, Older> waited_by;  // those whose waits_for has this one
+    std::set<Open*, Older> waited_by;  // check-ins whose waits_for has this one
     absl::Time deadline = absl::InfiniteFuture();
     DeadlineQueue::Handle expiry;
   };
-  // A failure that some participants have not been told.
+  // A failure whose verdict some participants have not received.
   struct Stored {
     std::string value;
     Status verdict;
@@ -123,13 +125,14 @@ class CheckIns {
   Status check(const Call& call) const;
   Open* find_open(const Key& key, int client);
   Open* open(Call& call, absl::Time now);
-  // The participant that was the first to go, and why; null if none has.
+  // The participant that was the first to leave or to be lost, and the reason; null if there is
+  // none.
   const std::pair<int, Status>* first_gone(const IdRanges& participants);
   void arrive(Open* check_in, int client, absl::Time now, absl::Time deadline, Done done);
   void link_arrival(Open* check_in, int client);
-  // The first verdict that this call is late for, if there is one; it counts as told.
+  // The first verdict for which this call is late, if there is one; it counts as delivered.
   bool take_stored(const Key& key, const Call& call, Status* verdict);
-  // The client is not told of the first `count` failures any more.
+  // Skips the first `count` failures for the client.
   void skip_stored(const Key& key, int client, size_t count);
   void settle(Open* check_in, const Status& verdict);
   void expire(Open* check_in);
@@ -148,13 +151,13 @@ class CheckIns {
   std::map<Key, std::list<std::unique_ptr<Open>>> open_;  // oldest first
   size_t num_open_ = 0;
   uint64_t last_number_ = 0;
-  std::vector<std::set<Open*, Older>> open_of_;  // by client, those in which it takes part
-  std::vector<std::vector<Open*>> waiting_in_;   // by client, those in which it has arrived
+  std::vector<std::set<Open*, Older>> open_of_;  // by client: check-ins with this participant
+  std::vector<std::vector<Open*>> waiting_in_;   // by client: check-ins at which it has arrived
   std::map<Key, std::list<Stored>> stored_;      // oldest first; no list is empty
   std::deque<Key> stored_order_;                 // a key for each that is stored, oldest first
   std::vector<std::pair<int, Status>> gone_;     // in the order in which they went
   std::vector<bool> is_gone_;                    // by client
-  Status stopped_;                               // what calls after stop() return
+  Status stopped_;                               // the result of calls after stop()
   // The last answer of first_gone() that was not null: the others of a group ask the same next.
   IdRanges last_asked_;
   size_t last_first_gone_ = 0;

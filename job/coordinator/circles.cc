@@ -52,7 +52,7 @@ void Circles::take_reply(int client, const WaitsReport& report, absl::Time now) 
   const auto own = circle_of_.find(client);
   if (known == circles_.end() || own == circle_of_.end() || own->second != report.circle) return;
   Circle& circle = known->second;
-  // The reply to an earlier step comes again where the client has got no answer to it.
+  // Repeats the reply to an earlier step if the client has received no answer to it.
   if (report.at != circle.at) return;
   if (!report.is_done) return drop(report.circle);
   if (circle.at == 0) {
@@ -69,7 +69,7 @@ void Circles::take_reply(int client, const WaitsReport& report, absl::Time now) 
   drop(report.circle);
 }
 
-// The runs in which devices wait, and those that lead to the one at hand.
+// The runs in which devices wait, and the path of runs to the present one.
 struct Circles::Path {
   static constexpr size_t kFollowed = SIZE_MAX;
   struct Run {
@@ -95,7 +95,7 @@ struct Circles::Path {
   }
 };
 
-// Depth first, from each run to those in which its missing members wait.
+// Depth first, from each run to the runs in which its missing members wait.
 void Circles::search(absl::Time now) {
   search_.reset();
   Path path;

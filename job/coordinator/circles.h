@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Circles: finds devices that wait for each other in a circle which no host sees whole, and ends
+// Circles: finds devices that wait for each other in a circle that spans several hosts, and ends
 // their waits.
 //
 //   client 0   report{device 0 waits in run a for device 1}   open  <-- kConfirm
@@ -11,31 +11,32 @@
 //   client 1                                                        <-- kEnd run b
 //   client 1   report{ended}                                        <-- kRelease, to both
 //
-// A client reports while devices of it have waited for long. A report is known here while its call
-// is open. A run waits for the members that have not arrived, and each of these may wait in a run
-// of another group: runs are followed from one to the next until one leads back.
+// A client reports while its devices have waited for long. A report is valid here while its call is
+// open. A run waits for the members that have not arrived, and each of these may wait in a run of
+// another group: the search follows runs from one to the next until one leads back.
 //
 // Two barriers of one name, on groups that overlap, are treated as a circle of two.
 //
 // Invariants:
-//   1. The waits of a circle that is ended were all there at one moment: each was reported before
-//      the clients were asked to confirm, and confirmed after. A device waits in one run at a time,
-//      and a member that is missing does not arrive while it waits elsewhere.
-//   2. Where a circle stays, it is found kSearchPause after the last of its clients has reported,
-//      or reports again.
-//   3. Every run of a circle ends; none is done because a device of another one was free to join
-//      it. A run ends after the run that waits for its device, and the first device is held until
-//      the last run has ended. Not so where a client takes longer than kStepLimit, or is lost.
+//   1. The waits of a circle that is ended all existed at one moment: each was reported before the
+//      clients were asked to confirm, and confirmed after. A device waits in one run at a time, and
+//      a missing member does not arrive while it waits elsewhere.
+//   2. A circle that stays is found kSearchPause after the last of its clients has reported, or
+//      reports again.
+//   3. Every run of a circle ends; none succeeds because a device of another run became free to
+//      join it. A run ends after the run that waits for its device, and the first device is held
+//      until the last run has ended. This does not hold where a client takes longer than
+//      kStepLimit, or is lost.
 //   4. A client is in one circle at a time. A circle is given up where a wait of it has ended, a
 //      client is gone, or a step takes longer than kStepLimit.
-//   5. A circle that was not confirmed is not looked for again before a client's next plain report.
-//   6. A report takes O(log n) for each device of it. A search follows each run once, from one of
-//      its waits, however many clients have reported since the last one. A step has the waits of
-//      its client alone, and names kMostNamed of a circle. The state is the open reports and one
+//   5. A circle that was not confirmed is searched again only after a client's next plain report.
+//   6. A report takes O(log n) for each device of it. A search follows each run once, from one wait
+//      of the run, however many clients have reported since the last search. A step has only the
+//      waits of its client, and names kMostNamed of a circle. The state is the open reports and one
 //      step per client.
 //
-// The waits are those of Chandy, Misra and Haas, "Distributed Deadlock Detection" (1983), for waits
-// for all, with runs in the place of processes, gathered in one place instead of by probes.
+// The waits follow Chandy, Misra and Haas, "Distributed Deadlock Detection" (1983): waits for all,
+// with runs in the place of processes, gathered in one place instead of by probes.
 //
 // Not thread-safe.
 #ifndef TESSERA_JOB_COORDINATOR_CIRCLES_H_
@@ -60,7 +61,8 @@ class Circles {
  public:
   using Done = std::function<void(const StatusOr<CircleStep>&)>;
   static constexpr absl::Duration kStepLimit = absl::Seconds(5);
-  // From the first report that has not been looked at: the others of a circle come about then.
+  // The pause after the first report that has not been searched: the other reports of a circle
+  // arrive in about this time.
   static constexpr absl::Duration kSearchPause = absl::Milliseconds(100);
   static constexpr size_t kMostNamed = 16;
 
@@ -71,8 +73,8 @@ class Circles {
   Circles(const Circles&) = delete;
   Circles& operator=(const Circles&) = delete;
 
-  // Answered with the client's next step, or kNone: at the deadline, when the client reports again
-  // or is gone, and at once where it reports no wait and is in no circle.
+  // Answers with the client's next step. The answer is kNone at the deadline, when the client
+  // reports again or is gone, and immediately where it reports no wait and is in no circle.
   void report(int client, WaitsReport report, absl::Time now, absl::Time deadline, Done done);
   void client_gone(int client);
   // Fails the open calls.
@@ -92,17 +94,17 @@ class Circles {
     std::vector<DeviceWait> waits;
     std::vector<int> clients;   // by wait
     std::set<int> unconfirmed;  // clients
-    size_t at = 0;              // the step: 0, all confirm; k, the k-th wait is being ended
+    size_t at = 0;              // the step: 0: all confirm; k: the k-th wait is being ended
     DeadlineQueue::Handle expiry;
   };
 
   void close(int client, const StatusOr<CircleStep>& answer);
-  // A client's answer to its step.
+  // Handles a client's reply to its step.
   void take_reply(int client, const WaitsReport& report, absl::Time now);
   void search(absl::Time now);
-  // The runs of a search, and those that lead to the one at hand.
+  // The runs of a search, and the path of runs to the present one.
   struct Path;
-  // Follows the last run of the path on, and returns the circle that it closes; empty: none does.
+  // Extends the path from its last run, and returns the circle that it closes; empty: none.
   std::vector<Waiting> follow(Path& path) const;
   void begin(const std::vector<Waiting>& waits, absl::Time now);
   void set_limit(uint64_t number, Circle& circle, absl::Time now);
@@ -116,7 +118,7 @@ class Circles {
   std::vector<std::function<void()>>& callbacks_;
   std::map<int, Open> open_;                     // by client
   std::map<int, Waiting> waiting_;               // by device
-  std::optional<DeadlineQueue::Handle> search_;  // the next one, where it is due
+  std::optional<DeadlineQueue::Handle> search_;  // the next search, if one is due
   uint64_t last_number_ = 0;
   std::map<uint64_t, Circle> circles_;  // by number
   std::map<int, uint64_t> circle_of_;   // by client

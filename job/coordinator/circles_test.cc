@@ -31,7 +31,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A job of clients with a device each. Device d is of client d.
+// A job of clients with a device each. Device d belongs to client d.
 struct Job {
   std::vector<int> hosts;                  // by device
   std::vector<std::vector<int>> groups;    // the ids of their devices
@@ -80,7 +80,7 @@ class Simulation {
     std::map<int, std::pair<int, int>> waited;  // by group: from and to
   };
 
-  // What client d knows, and its call of the coordinator.
+  // The knowledge of client d, and its call of the coordinator.
   struct Client {
     std::set<std::pair<int, int>> entries;  // group and device, of other hosts
     bool is_reporting = false;
@@ -272,7 +272,7 @@ class Simulation {
       if (devices_[member].waits && group_of(member) == group) leave(member);
     }
   }
-  // Does what the clients of a host do by the memory that they share.
+  // Replaces the clients of a host, which end circles within the host through shared memory.
   void end_circles_of_one_host() {
     const size_t n = devices_.size();
     std::vector<std::vector<bool>> waits_for(n, std::vector<bool>(n));
@@ -427,7 +427,7 @@ TEST(CirclesTest, OneNameInTwoGroupsIsACircle) {
   for (unsigned seed = 0; seed < 20; ++seed) EXPECT_EQ(Simulation(job, seed).run(), 1);
 }
 
-// Both halves of what a client looks at again.
+// A client checks two conditions again before it confirms.
 TEST(ConfirmsTest, TheDeviceWaitsThereAndHasNotArrivedInTheRunBefore) {
   const std::vector<DeviceWait> pairs = {{.device = 1, .run = {.group = 1, .seq = 5}},
                                          {.device = 2, .run = {.group = 2, .seq = 7}}};
@@ -446,7 +446,7 @@ TEST(ConfirmsTest, TheDeviceWaitsThereAndHasNotArrivedInTheRunBefore) {
       {}, [](int) { return std::nullopt; }, [](int, const RunId&) { return true; }));
 }
 
-// What the clients of a job are answered, as the test reports for them.
+// The answers to the clients of a job, for which the test reports.
 class CirclesStepsTest : public ::testing::Test {
  protected:
   void report(int client, WaitsReport report) {
@@ -480,7 +480,7 @@ class CirclesStepsTest : public ::testing::Test {
                     .at = last_[client].at,
                     .is_done = is_done});
   }
-  // Device d waits in the run of group d for the next one of n.
+  // Device d waits in the run of group d for the next device in a ring of n.
   static DeviceWait wait_in_ring(int device, int n) {
     return {.device = device,
             .run = {.group = static_cast<uint64_t>(device), .seq = 1},

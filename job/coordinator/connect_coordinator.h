@@ -24,7 +24,7 @@ enum class ServiceHost {
 
 struct CoordinatorOptions {
   std::string address;  // "host:port"; unused where num_clients is 1
-  // "host:port" of a relay on this host, which passes all on to the service; empty: none.
+  // "host:port" of a relay on this host, which forwards all calls to the service; empty: none.
   std::string relay = {};
   ServiceHost service_host = ServiceHost::kClient0;
   std::string token;  // job token; compared by the service in every call
@@ -36,7 +36,8 @@ struct CoordinatorOptions {
   absl::Time deadline = absl::InfiniteFuture();
   // Identity of the job: a service of another job refuses the client. Empty: not known.
   std::string job = {};
-  // The job uses the shortest that one of its clients asks for, at most that of the service.
+  // The job uses the shortest interval that a client asks for, and at most the interval of the
+  // service.
   absl::Duration heartbeat_interval = absl::Seconds(1);
   // Reports the wait for the service and for the other clients, as a part of "connect" that has
   // lasted since `begin`; null: not reported.

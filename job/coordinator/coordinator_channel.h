@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The connection to a coordinator, to the relay of a host, or to another service of a job, as gRPC
-// makes it; and the token that each call carries.
+// The gRPC connection to a coordinator, to the relay of a host, or to another service of a job; and
+// the token that each call carries.
 #ifndef TESSERA_JOB_COORDINATOR_COORDINATOR_CHANNEL_H_
 #define TESSERA_JOB_COORDINATOR_COORDINATOR_CHANNEL_H_
 
@@ -20,8 +20,8 @@ std::string token_metadata(const std::string& token);
 // lengths alone.
 bool carries_token(const grpc::CallbackServerContext& context, const std::string& metadata);
 
-// A connection of its own, of a job of so many clients. It waits for a service that does not run
-// yet, and is as quick to try again as the number of clients allows.
+// A separate connection for a client of a job with so many clients. It waits for a service that
+// does not run yet, and retries as quickly as the number of clients allows.
 std::shared_ptr<grpc::Channel> create_coordinator_channel(const std::string& address,
                                                           int num_clients);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Check-ins at the coordinator's state machine, with time passed in: verdicts, deadlines, and what
-// the loss of a client does to them. Tests named after one of XLA's coordination service say the
+// Check-ins at the coordinator's state machine, with time passed in: verdicts, deadlines, and the
+// effects of the loss of a client. Tests named after a test of XLA's coordination service check the
 // same.
 #include <cstdint>
 #include <functional>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How clients connect to the coordinator over real gRPC, and what they are told where they cannot:
-// tokens, ids, addresses, other jobs, silence. Part of the program of coordinator_test.cc.
+// Clients connect to the coordinator over real gRPC, and get errors where they cannot: tokens, ids,
+// addresses, other jobs, silence. Part of the program of coordinator_test.cc.
 #include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
 #include <netinet/in.h>

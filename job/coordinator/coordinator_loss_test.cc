@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What connected clients are told when a client or the service goes, in order or not, over real
+// The reports to connected clients when a client or the service ends, in order or not, over real
 // gRPC. Part of the program of coordinator_test.cc.
 #include <memory>
 #include <string>
@@ -39,8 +39,8 @@ using ::testing::SizeIs;
 using testing::soon;
 using testing::StatusIs;
 
-// The calls of the others are Cancelled, and they are told that the host has left, not that it is
-// lost.
+// The calls of the others are Cancelled, and the others learn that the host has left, not that it
+// is lost.
 TEST_F(CoordinatorTest, HostThatShutsDownInOrderHasLeft) {
   const auto clients = connect_all(3);
   ASSERT_THAT(clients, SizeIs(3));
@@ -244,7 +244,7 @@ TEST_F(HostedElsewhereTest, ServiceThatStopsWhileClientsLeaveIsNoLoss) {
   Losses leaver(*clients[0]);
   Status left = absl::UnknownError("");
   std::thread leaving([&] { left = clients[0]->leave(soon()); });
-  // Client 0 is known to leave when what is asked of it is refused.
+  // When its calls are refused, client 0 is known to leave.
   while (!absl::IsUnavailable(clients[1]->get("k", 0, soon()).status())) {
     std::this_thread::yield();
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is particular to clients that reach the coordinator through a relay: the end of the relay,
-// what it refuses, and what is on its stream. That they are served as other clients are is shown by
-// the other files of this program, whose fixture runs a relay here.
+// Clients that reach the coordinator through a relay: the end of the relay, the calls that it
+// refuses, and its stream. The other files of this program show that these clients are served as
+// other clients are: their fixture runs a relay here.
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
@@ -64,7 +64,7 @@ class CoordinatorRelayTest : public CoordinatorTest {
   }
 };
 
-// The others go on; those of the relay are told that it is the relay.
+// The others continue; the clients of the relay get a loss that names the relay.
 TEST_F(CoordinatorRelayTest, EndOfTheRelayIsTheLossOfItsClients) {
   const auto server = start(4);
   const auto clients = connect_elsewhere(4);

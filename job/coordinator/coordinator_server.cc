@@ -287,8 +287,8 @@ class ServerImpl : public CoordinatorServer,
     });
   }
 
-  // Adds the list of the members to the response of a registration; in a relay what the service has
-  // sent. Without a lock: there is a copy of a long list for each client.
+  // Adds the list of the members to the response of a registration; in a relay the list from the
+  // service. Runs without a lock, because a long list is copied for each client.
   template <class Response>
   void add_members(Response* response) {
     if constexpr (std::is_same_v<Response, rpc::RegisterResponse>) {

@@ -164,9 +164,9 @@ void CoordinatorSession::note_event(const rpc::Event& event) {
   }
 }
 
-// A service that shuts down in order has answered every call before it says so, and the answers
-// may be behind that news: that of a check-in which the others have been told is agreed, or of a
-// job that cannot start.
+// A service that shuts down in order has answered every call before it says so, and the answers may
+// arrive after that news: the answer of a check-in on which the others already know the agreement,
+// or of a job that cannot start.
 void CoordinatorSession::await_answers() {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait_until(lock, to_chrono_steady(steady_now() + kAnswerGrace),

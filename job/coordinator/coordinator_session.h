@@ -66,9 +66,9 @@ class CoordinatorSession {
   void joined(absl::Duration heartbeat_interval, std::string service);
   // The client leaves: its own loss, and the service's, are not reported. False if it did before.
   bool begin_leaving() { return !leaving_.exchange(true); }
-  // Ends the session; the service takes it for a loss of this client unless that has left.
+  // Ends the session; for the service this is a loss of this client, unless the client has left.
   void close();
-  // Keeps what gRPC holds for ever: gRPC may lack a thread, for which its end would wait.
+  // Keeps the objects of gRPC for ever: gRPC may lack a thread, for which its end would wait.
   void abandon();
 
   // One call of the stub, of this session.
@@ -86,7 +86,8 @@ class CoordinatorSession {
 
   // Why the service has ended; OK while it runs.
   Status verdict();
-  // The first loss that this client is told within kAnswerGrace, unless the service ends before.
+  // The first loss that is reported to this client within kAnswerGrace, unless the service ends
+  // before.
   Status await_first_loss();
 
  private:
@@ -125,7 +126,7 @@ class CoordinatorSession {
   Thread heartbeats_;
   std::atomic<bool> leaving_{false};
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::atomic<uint64_t> number_{0};  // constant once it is known
   absl::Duration interval_ = options_.heartbeat_interval;

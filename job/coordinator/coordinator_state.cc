@@ -102,7 +102,7 @@ void CoordinatorState::leave(int client_id, absl::Time now, absl::Time deadline,
   const absl::Duration timeout = deadline - now;
   const auto expiry = deadlines_.add(deadline, [this, client_id, timeout] {
     const auto leaver = leaving_.find(client_id);
-    // From now on it does not serve what the others still do with it.
+    // From now on it does not take part in calls of the others.
     new_losses_.push_back({IdRanges::of({client_id}), has_left(client_id)});
     answer(leaver->second.done, still_here(timeout));
     leaving_.erase(leaver);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CoordinatorState: what the coordinator knows, without transport, threads or a clock of its own.
+// CoordinatorState: the state of the coordinator, without transport, threads or a clock of its own.
 //
 // A call that may have to wait takes a callback, which gets the answer exactly once: now, when an
 // event settles it, when advance() passes its deadline, or at stop(). Callbacks are collected and
@@ -10,13 +10,14 @@
 // know. A call with that number is a call of the client that registered with it. When the
 // connection ends, the client is lost.
 //
-// Invariants: those of Coordinator (coordinator.h), and:
+// Invariants: the invariants of Coordinator (coordinator.h), and:
 //   1. every callback runs exactly once;
 //   2. time goes forward only: advance(now) with now ascending;
 //   3. heartbeats are counted (heartbeats.h). A coordinator that was stopped, or that wakes late,
 //      counts all the time that it missed as one tick, so that each client has another interval to
 //      send a heartbeat;
-//   4. a heartbeat costs O(1), a call O(log n), and what is kept is bounded by the constants below.
+//   4. a heartbeat costs O(1), a call O(log n), and the stored state is bounded by the constants
+//      below.
 //
 // Not thread-safe: the service guards it.
 #ifndef TESSERA_JOB_COORDINATOR_COORDINATOR_STATE_H_
@@ -77,11 +78,11 @@ class CoordinatorState {
   // registered.
   StatusOr<int> client_of(Connection connection) const;
 
-  // Of this job.
+  // The values and check-ins of this job.
   KeyValues& key_values() { return *key_values_; }
   CheckIns& check_ins() { return *check_ins_; }
   // Each caller gets the answer that holds at its own deadline. Until then it serves the others;
-  // the remaining clients are told of it as of a loss, with "... has left the job".
+  // the remaining clients then learn of it as of a loss, with "... has left the job".
   void leave(int client_id, absl::Time now, absl::Time deadline, Done done);
 
   // Takes a report of the waits of the client's devices and of its last step: see circles.h.
@@ -91,8 +92,8 @@ class CoordinatorState {
   // The waiting calls of the client of this connection, its registration included.
   std::vector<AwaitedCall> awaited(Connection connection) const;
 
-  // Settles what is due at `now`; a client is lost that has missed its heartbeats. next_event() is
-  // the time at which something is due next.
+  // Settles everything that is due at `now`; a client that has missed its heartbeats is lost.
+  // next_event() is the time at which something is due next.
   void advance(absl::Time now);
   absl::Time next_event() const;
   // Cancels all waiting calls and all later ones. Clients that wait in leave() have left.
@@ -117,20 +118,20 @@ class CoordinatorState {
 
   const Options options_;
   LossListener loss_listener_;
-  std::vector<Loss> new_losses_;  // of which the listener has not been told
+  std::vector<Loss> new_losses_;  // which the listener does not know yet
   std::vector<std::function<void()>> callbacks_;
   DeadlineQueue deadlines_;
 
   Registrations registrations_;
-  Status stopped_;  // what calls after stop() return
+  Status stopped_;  // the result of calls after stop()
 
   absl::Time now_ = absl::InfinitePast();  // the latest `now` of a call
   absl::Time next_tick_ = absl::InfiniteFuture();
   std::optional<Heartbeats> heartbeats_;  // once complete
   std::map<int, Status> lost_;
   std::set<int> left_;
-  std::string still_here_;     // names the clients that are not gone,
-  int still_here_as_of_ = -1;  // when so many were; -1: not known
+  std::string still_here_;     // names the clients that are not gone
+  int still_here_as_of_ = -1;  // the number of gone clients at that time; -1: not known
 
   std::optional<KeyValues> key_values_;  // of this job
   std::optional<CheckIns> check_ins_;    // of this job

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The coordinator's state machine, with time passed in: clients that register and leave, values by
-// key, and that each callback runs exactly once; check-ins and losses are in
-// coordinator_check_in_test.cc, of the same program. Tests named after one of XLA's coordination
+// key, and each callback runs exactly once. Check-ins and losses are in
+// coordinator_check_in_test.cc, of the same program. Tests named after a test of XLA's coordination
 // service check the same.
 #include "job/coordinator/coordinator_state.h"
 
@@ -455,7 +455,7 @@ TEST(ProposalTest, FailuresWithoutEndTakeABoundedPlace) {
     if (seq == 1000) num_bytes = service->state.key_values().num_bytes();
   }
   EXPECT_EQ(service->state.key_values().num_bytes(), num_bytes);
-  // A client that waits for what is forgotten would wait for ever.
+  // A client that waited for a forgotten proposal would wait for ever.
   EXPECT_THAT(service->get_proposal("verdict of 3f", 1, /*setter=*/1),
               Says(StatusIs(StatusCode::kNotFound,
                             Eq("\"verdict of 3f 1\" is forgotten: 64 later ones are known; see why "
@@ -700,7 +700,7 @@ TEST(CoordinatorStateTest, RandomOperationsAreAnsweredExactlyOnce) {
   }
 }
 
-// What the calls of a client wait for: "KIND text MISSING, silent SILENT of NUM".
+// The waits of the calls of a client: "KIND text MISSING, silent SILENT of NUM".
 std::vector<std::string> awaited_by(const StateService& service, int client) {
   std::vector<std::string> texts;
   for (const AwaitedCall& call : service.state.awaited(StateService::connection_of(client))) {

@@ -27,7 +27,7 @@ std::vector<testing::SimulatedJob::Part> count_steps(int num_clients) {
 // logarithm. A call that names many ranges of clients has a message of that length, and takes a few
 // steps for each.
 TEST(CoordinatorStepsTest, StepsOfAClientHardlyGrowWithTheJob) {
-  constexpr int kFewClients = 1024;  // as many as fill what is bounded (CheckIns::kMostStored)
+  constexpr int kFewClients = 1024;  // as many as reach the bounds (CheckIns::kMostStored)
   constexpr int kManyClients = 8 * kFewClients;
   constexpr double kStepsOfARange = 10;
   const auto few = count_steps(kFewClients);

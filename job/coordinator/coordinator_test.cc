@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What connected clients ask of the coordinator over real gRPC: members, values, check-ins, and
+// Calls of connected clients to the coordinator over real gRPC: members, values, check-ins, and
 // leaving in order. Other parts of the program: coordinator_connect_test.cc,
 // coordinator_loss_test.cc.
 #include "job/coordinator/coordinator.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DeadlineQueue: what is to be done when each of many deadlines passes.
+// DeadlineQueue: runs a function when each of many deadlines passes.
 //
 //   auto handle = deadlines.add(now + timeout, [&] { ... });    infinite: never done
-//   deadlines.remove(handle);                                   when it is settled before that
-//   deadlines.advance(now);                                     does what is due, in order of time
+//   deadlines.remove(handle);                                   when it is settled earlier
+//   deadlines.advance(now);                                     runs due entries, in order of time
 //
 // Invariant: an entry runs at most once, and never after remove(). O(log n) each. Not thread-safe.
 #ifndef TESSERA_JOB_COORDINATOR_DEADLINE_QUEUE_H_

@@ -32,7 +32,7 @@ struct DeviceWait {
   uint64_t name_hash = 0;  // of a named barrier; 0: another run
   std::string label = {};
   std::vector<IdRanges::Range> group = {};  // the devices of the run: IdRanges::list_of()
-  // Those that have not arrived, as far as the client knows: one may have, meanwhile.
+  // The members that have not arrived, as far as the client knows; some may have arrived meanwhile.
   IdRanges missing = {};
 };
 
@@ -42,14 +42,14 @@ struct CircleStep {
     kNone,     // there is no circle, or no more
     kConfirm,  // to say whether confirms(waits) holds
     kEnd,      // to end the run of waits[1], once the verdict of waits[0] is known
-    kRelease,  // as kEnd, to let the device of waits[1] go on, which was held; none: nothing to do
+    kRelease,  // as kEnd; release the held device of waits[1]; no waits: nothing to do
   };
   Kind kind = kNone;
   uint64_t number = 0;  // of the circle
   uint32_t at = 0;      // of kEnd: 1 for the first wait, whose device is held, and so on
-  // Pairs: a wait, and that of this client which it waits for.
+  // Pairs: a wait, and the wait of this client's device for which it waits.
   std::vector<DeviceWait> waits = {};
-  // kEnd: what the error names. The same on all clients.
+  // kEnd: the waits that the error names, equal on all clients.
   std::vector<DeviceWait> named = {};
 };
 
@@ -61,8 +61,9 @@ struct WaitsReport {
   bool is_done = false;  // it was confirmed, or the run has ended
 };
 
-// Whether a circle holds as far as a client knows: each of its devices in these pairs still waits
-// in its run (`run_of`: where it waits now), and has not arrived in the run before.
+// Whether a circle exists as far as a client knows: each of its devices in these pairs still waits
+// in its run (`run_of`: the run in which a device waits now), and has not arrived in the run
+// before.
 bool confirms(const std::vector<DeviceWait>& pairs,
               absl::FunctionRef<std::optional<RunId>(int device)> run_of,
               absl::FunctionRef<bool(int device, const RunId& run)> has_arrived);

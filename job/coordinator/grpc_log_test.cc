@@ -24,8 +24,8 @@ namespace {
 using ::testing::HasSubstr;
 using testing::StatusIs;
 
-// Servers that cannot listen: the coordinator, and one of gRPC's own, which has several lines to
-// say.
+// Servers that cannot listen: the coordinator, and a plain server of gRPC, whose reason has several
+// lines.
 std::string log_of_a_port_in_use() {
   const FileDescriptor other(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Heartbeats: for how many intervals each member of a complete job has been silent, and which
-// members are gone.
+// Heartbeats: counts the intervals for which each member of a complete job has been silent, and
+// knows the members that are gone.
 //
 // Invariants:
 //   1. heartbeats are counted, not timed. tick() runs once per interval; a client is lost when it
@@ -32,7 +32,7 @@ class Heartbeats {
   Heartbeats(const std::vector<MemberInfo>& members, std::string host_id);
 
   void heard(int client) { clients_[client].num_silent_ticks = 0; }
-  // The client is lost or has left. Idempotent.
+  // Notes that the client is lost or has left. Idempotent.
   void client_gone(int client);
   // An interval has passed. Calls `lose` for each loss, which calls client_gone() for its clients.
   void tick(absl::Duration interval,
@@ -41,8 +41,8 @@ class Heartbeats {
   bool is_gone(int client) const { return clients_[client].is_gone; }
   int num_gone() const { return num_gone_; }
   std::vector<int> not_gone() const;
-  // Whether the client has missed heartbeats. The latest one may be under way: one that is missing
-  // says nothing.
+  // Whether the client has missed heartbeats. The latest heartbeat may be under way, so one missing
+  // heartbeat means nothing.
   bool is_silent(int client) const { return clients_[client].num_silent_ticks >= 2; }
 
  private:

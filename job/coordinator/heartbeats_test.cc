@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using testing::member;
 
-// The clients of each loss that one more interval brings.
+// The clients of each loss after one more interval.
 std::vector<std::string> tick(Heartbeats& heartbeats) {
   std::vector<std::string> losses;
   heartbeats.tick(absl::Seconds(1), [&](const IdRanges& clients, const Status&) {

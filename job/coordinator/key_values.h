@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// KeyValues: the values of a job by key, its proposals (proposals.h), and the calls that wait for
-// one of either.
+// KeyValues: the values of a job by key, its proposals (proposals.h), and the calls that wait for a
+// value or a proposal.
 //
 //   client 0   get("k", setter 1)   waits  --+
 //   client 1   put("k", "v")                 +--> "v"
@@ -47,18 +47,18 @@ class KeyValues {
   KeyValues(const KeyValues&) = delete;
   KeyValues& operator=(const KeyValues&) = delete;
 
-  // ResourceExhausted beyond kMostBytes.
+  // Stores the value. ResourceExhausted beyond kMostBytes.
   Status put(absl::string_view key, absl::string_view value);
   // Unavailable where `setter` is gone before it set the key.
   void get(int client, absl::string_view key, int setter, absl::Time deadline, Found found);
-  // The value that stands. InvalidArgument where it is too long.
+  // The first value of the number. InvalidArgument where it is too long.
   StatusOr<std::string> propose(absl::string_view series, uint32_t number, absl::string_view value);
-  // As get(); NotFound where it is forgotten.
+  // As get(); NotFound where the proposal is forgotten.
   void get_proposal(int client, absl::string_view series, uint32_t number, int setter,
                     absl::Time deadline, Found found);
 
-  // The client sets nothing from now on: gets of keys that it would set fail with the reason. The
-  // first reason of a client stays.
+  // Removes the client as a setter: gets of keys that it would set fail with the reason. The first
+  // reason of a client stays.
   void client_gone(int client, const Status& reason);
   // Fails all waiting calls, and all later ones.
   void stop(const Status& reason);
@@ -97,7 +97,7 @@ class KeyValues {
   std::vector<int> num_waiting_;                // by client
   std::vector<std::set<uint64_t>> awaited_by_;  // by client, the waiters for keys it is to set
   std::map<int, Status> gone_;                  // by client
-  Status stopped_;                              // what calls after stop() return
+  Status stopped_;                              // the result of calls after stop()
 };
 
 }  // namespace tessera

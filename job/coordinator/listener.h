@@ -40,7 +40,7 @@ namespace tessera {
 class Listener {
  public:
   struct Options {
-    std::string name = "the coordinator";  // of what listens, in messages
+    std::string name = "the coordinator";  // name of the service, in messages
     int max_unproven = 64;  // fewer where the process may have fewer than 512 descriptors
     absl::Duration unproven_timeout = absl::Seconds(30);
     absl::Duration crowded_timeout = absl::Seconds(1);  // where others wait
@@ -59,7 +59,7 @@ class Listener {
   int port() const { return port_; }
   // Accepts from now on. Called once.
   Status start(Handler handler);
-  // The connection from this peer, in gRPC's words, is one of the job's.
+  // Notes that the connection from this peer, named as in gRPC, belongs to the job.
   void proven(absl::string_view peer);
   // No call of the handler follows. Idempotent.
   void stop();
@@ -89,7 +89,7 @@ class Listener {
   FileDescriptor spare_;
   FileDescriptor wake_;  // an eventfd
   Handler handler_;
-  std::mutex mutex_;                // guards what follows
+  std::mutex mutex_;                // guards the members below
   std::vector<Unproven> unproven_;  // the oldest first
   bool stopping_ = false;
   Thread thread_;

@@ -24,7 +24,7 @@ namespace tessera {
 class LocalCoordinator final : public Coordinator {
  public:
   explicit LocalCoordinator(const MemberInfo& self);
-  // OK if the state has accepted what the client says of itself.
+  // OK if the state has accepted the client's registration.
   const Status& registered() const { return registered_; }
 
   int client_id() const override { return 0; }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LossTeller: calls the callback of a client for each client that is lost, once, on a thread of its
-// own: the callback may wait for other clients, and must not keep this one from counting the
+// LossTeller: calls the callback of a client for each lost client, once, on a thread of its own:
+// the callback may wait for other clients, and must not prevent this client from counting the
 // answers of the service.
 //
 // Invariants:
 //   1. the callback is called in the order in which losses were added, and one call after the
-//   other;
-//   2. when set_callback() returns, the callback before runs no more;
-//   3. of a client the first reason counts.
+//      other;
+//   2. when set_callback() returns, the previous callback does not run any more;
+//   3. the first reason of a client counts.
 //
 // Thread-safe.
 #ifndef TESSERA_JOB_COORDINATOR_LOSS_TELLER_H_
@@ -33,7 +33,7 @@ class LossTeller {
   LossTeller& operator=(const LossTeller&) = delete;
 
   Status start();
-  // Calls the callback no more. Idempotent.
+  // Stops calling the callback. Idempotent.
   void stop();
   // Sets the callback, and calls it at once for every client that is lost already.
   void set_callback(Coordinator::LostCallback callback);
@@ -43,12 +43,12 @@ class LossTeller {
  private:
   void run();
 
-  // Guards callback_, and is held while it runs: so by no thread that adds losses. Before mutex_
-  // where both are.
+  // Guards callback_, and is held while it runs: threads that add losses must not acquire it.
+  // Acquired before mutex_ where both are.
   std::recursive_mutex callback_mutex_;
   Coordinator::LostCallback callback_;
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::map<int, Status> lost_;
   std::deque<int> untold_;  // of these, in the order in which they were lost

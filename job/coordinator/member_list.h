@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The list of all members of a job as one message: rpc::MemberList, by columns, in which a text
-// that several members have is one.
+// The list of all members of a job as one message: rpc::MemberList. It is stored by columns, and a
+// text that several members share is stored once.
 //
-// Each client gets it once, so a job of N clients sends N times its bytes: the size of a member
-// counts: 66 bytes with one client on a host, 26 with eight.
+// Each client gets the list once, so a job of N clients sends its bytes N times. So the size of a
+// member matters: 66 bytes with one client on a host, 26 with eight.
 #ifndef TESSERA_JOB_COORDINATOR_MEMBER_LIST_H_
 #define TESSERA_JOB_COORDINATOR_MEMBER_LIST_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpenStreams: the open streams of a service by number, and the losses that all of them tell.
+// OpenStreams: the open streams of a service by number, and the losses that all of them report.
 //
 //   tell(losses) --> every stream: notify() --> the stream, when it is ready to write: add_losses()
 //
@@ -8,8 +8,8 @@
 //   1. a stream is here from add() until remove(), which it calls before it deletes itself;
 //   2. each stream tells every loss once, in the order in which they were told here.
 //
-// Thread-safe. The lock of the streams is taken after the one of the job; the lock of the losses
-// after all others.
+// Thread-safe. Lock order: the lock of the job before the lock of the streams; the lock of the
+// losses after all others.
 #ifndef TESSERA_JOB_COORDINATOR_OPEN_STREAMS_H_
 #define TESSERA_JOB_COORDINATOR_OPEN_STREAMS_H_
 
@@ -29,12 +29,12 @@ namespace tessera {
 class NewsStream {
  public:
   virtual ~NewsStream() = default;
-  // There is something to say.
+  // Tells the stream that there is news.
   virtual void notify() = 0;
-  // Tells the peer the news that it has not been told, and that the service ends in order, where it
-  // does (Event::closing); then the stream ends.
+  // Sends the peer the remaining news, and, if the service ends in order, the news of that
+  // (Event::closing); then the stream ends.
   virtual void close(bool in_order) = 0;
-  // Ends the stream at once, with this status, unless it is being closed in order.
+  // Ends the stream immediately, with this status, unless it is being closed in order.
   virtual void break_off(const grpc::Status& why) = 0;
 };
 
@@ -75,7 +75,7 @@ class OpenStreams {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [number, stream] : streams_) stream->notify();
   }
-  // Adds the losses from the num_told-th on; how many there are.
+  // Adds the losses from the num_told-th on; returns the number of all losses.
   size_t add_losses(size_t num_told, Losses* losses) {
     std::lock_guard<std::mutex> lock(losses_mutex_);
     for (int i = static_cast<int>(num_told); i < losses_.size(); ++i) *losses->Add() = losses_[i];
@@ -88,7 +88,7 @@ class OpenStreams {
     if (for_good) is_closed_ = true;
     for (const auto& [number, stream] : streams_) stream->close(in_order);
   }
-  // In a relay whose stream to the service has ended: another one begins with what that tells.
+  // In a relay whose stream to the service has ended: another stream begins with its first news.
   void break_off(const grpc::Status& why) {
     {
       std::lock_guard<std::mutex> lock(losses_mutex_);
@@ -100,7 +100,7 @@ class OpenStreams {
   }
 
  private:
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::unordered_map<uint64_t, NewsStream*> streams_;
   bool is_closed_ = false;
   std::random_device random_;

@@ -56,7 +56,7 @@ bool Proposals::is_forgotten(absl::string_view series, uint32_t number) const {
   return known != series_.end() && known->second.has_forgotten(number);
 }
 
-// The first place of a series in `order_` is that of its oldest proposal.
+// The first place of a series in `order_` belongs to its oldest proposal.
 void Proposals::forget_oldest(Series& series) {
   const Kept& oldest = series.kept.front();
   if (!series.forgotten.has_value() || is_later(oldest.number, *series.forgotten)) {

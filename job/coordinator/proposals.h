@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Proposals: values of which the first one stands, by series and number, as the coordinator keeps
-// them: the verdicts on the runs of a group between hosts, the ids of its communicators.
+// Proposals: values by series and number, of which the first one counts. The coordinator keeps in
+// them the verdicts on the runs of a group between hosts, and the ids of its communicators.
 //
 //   propose("verdict of 3f", 7, "4:late")    "4:late"
 //   propose("verdict of 3f", 7, "14:lost")   "4:late": the first one
@@ -9,14 +9,14 @@
 //   propose("verdict of 3f", 7, "14:lost")   "14:lost": forgotten; the value that the caller has
 //
 // A series lasts as long as the job, and its numbers ascend. A client asks for a number that the
-// others have, or had a moment ago: a client that is kMostOfSeries failures of one group behind the
-// others has missed the deadlines of them all.
+// others ask for at about the same time: a client that is kMostOfSeries failures of one group
+// behind the others has missed the deadlines of them all.
 //
 // Invariants:
 //   1. every caller gets one value for a number that is kept;
-//   2. a series keeps its last kMostOfSeries proposals, so that no other series takes their place,
-//      unless all series together are beyond kMostBytes: then the oldest of all goes;
-//   3. a number that is forgotten stays forgotten. A caller that waits for one is told so.
+//   2. a series keeps its last kMostOfSeries proposals, so that no other series displaces them,
+//      unless all series together exceed kMostBytes: then the oldest proposal of all is removed;
+//   3. a number that is forgotten stays forgotten. A caller that waits for it gets an error.
 //
 // Not thread-safe.
 #ifndef TESSERA_JOB_COORDINATOR_PROPOSALS_H_
@@ -41,12 +41,12 @@ class Proposals {
   static constexpr size_t kMostSeries = 65'536;
   static constexpr int64_t kMostBytes = 16 << 20;  // of values, and of kBytesOfProposal for each
 
-  // The value that stands. Whether that is this one, and new, is in `is_new`.
+  // The first value of the number. `is_new`: whether that is `value`, stored by this call.
   std::string propose(absl::string_view series, uint32_t number, absl::string_view value,
                       bool* is_new);
-  // Null where there is none, or none any more.
+  // Null where there is none, or it is forgotten.
   const std::string* find(absl::string_view series, uint32_t number) const;
-  // Whether there was one, or will not be one.
+  // Whether the value existed and is forgotten, or will not be stored.
   bool is_forgotten(absl::string_view series, uint32_t number) const;
 
   int64_t num_bytes() const { return num_bytes_; }

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Registrations: from the first client that connects to the members of a complete job.
+// Registrations: the clients of a job from the first one that connects to the members of a complete
+// job.
 //
-//   unknown --> registering --> member    all together, when the last one has come
+//   unknown --> registering --> member    all together, when the last one has registered
 //                    \--> refused          with the error of the start; late clients too
 //
-// A second registration of one id waits as the twin of the first. If the first one disconnects, it
-// was a restart and takes the place. If the first one sends a heartbeat, two clients have the id,
-// and registration fails for all. Of a complete job such a twin is a claim: see register_client().
+// A second registration of one id waits as the twin of the first. If the first one disconnects, the
+// second was a restart and takes its place. If the first one sends a heartbeat, two clients have
+// the id, and registration fails for all. In a complete job such a twin is a claim: see
+// register_client().
 //
 // Invariants:
 //   1. each registration is answered once;
-//   2. a start has one error: all clients that registered, and those that come late, get it. A
-//      client that has had it and comes again, or one of another job, begins a new start;
+//   2. a start has one error: all clients that registered, and late clients, get it. A client that
+//      has received it and registers again, or a client of another job, begins a new start;
 //   3. members() is empty until the job is complete, and then constant until forget_job();
-//   4. a call takes O(log n), and one that answers all O(n log n).
+//   4. a call takes O(log n), and a call that answers all clients O(n log n).
 //
 // Not thread-safe.
 #ifndef TESSERA_JOB_COORDINATOR_REGISTRATIONS_H_
@@ -44,7 +46,7 @@ class Registrations {
   struct Options {
     int num_clients = 1;
     std::string address = {};  // for messages
-    std::string job = {};      // identity; empty: that of the first client that has one
+    std::string job = {};      // identity; empty: the job of the first client that has one
     absl::Duration heartbeat_interval = absl::Seconds(1);  // the longest; clients may ask for less
     // MemberInfo::host_id and build of the service. Clients on this host can always be reached.
     std::string host_id = {};
@@ -58,7 +60,7 @@ class Registrations {
     absl::Duration connect_timeout = absl::Seconds(60);  // for messages
   };
 
-  // `complete` is called when the last client has come. Answers are appended to `callbacks`.
+  // `complete` is called when the last client has registered. Answers are appended to `callbacks`.
   Registrations(const Options& options, DeadlineQueue& deadlines,
                 std::vector<std::function<void()>>& callbacks, std::function<void()> complete);
   Registrations(const Registrations&) = delete;
@@ -70,17 +72,17 @@ class Registrations {
   // When the job is complete, a second client of an id is refused. If both live, and the job has
   // not been complete for longer than its clients' connect_timeout, the member should be lost too
   // (check_claim): clients of two jobs may have been mixed. A client of another job is refused
-  // alone.
+  // without effect on the member.
   void register_client(Connection connection, const Registration& registration, absl::Time now,
                        absl::Time deadline, Done done);
-  // Takes back a registration that is not complete. The member whose connection this was, if it was
-  // one.
+  // Removes a registration that is not complete. Returns the member whose connection this was, if
+  // it belonged to a member.
   std::optional<int> disconnected(Connection connection, absl::Time now);
-  // The client of this connection lives. The member that it is, if it is one.
+  // Notes that the client of this connection lives. Returns the member that it is, if any.
   std::optional<int> heartbeat(Connection connection);
   // Unavailable where another client claims the id of this member, which lives.
   Status check_claim(int member) const;
-  // The member is lost or has left: what claims its id is refused.
+  // Notes that the member is lost or has left: claims of its id are refused.
   void client_gone(int member);
   // Begins the next job. Requires that no registration waits.
   void forget_job();
@@ -91,9 +93,9 @@ class Registrations {
   // The member of this connection, once the job is complete.
   std::optional<int> member_of(Connection connection) const;
   std::string describe(int client) const;
-  // How many jobs have been complete so far.
+  // The number of jobs that have been complete so far.
   int num_jobs() const { return num_jobs_; }
-  // The least that a client asked for.
+  // The shortest interval that a client asked for.
   absl::Duration heartbeat_interval() const { return interval_; }
   // The wait of the client of this connection, if it waits for others to register.
   std::vector<AwaitedCall> awaited(Connection connection) const;
@@ -135,10 +137,10 @@ class Registrations {
   std::map<int, Registering> twins_;   // wait until it is known whether the first of their id lives
   std::map<Connection, int> twin_of_;  // the ids of those
   std::unordered_map<Connection, int> client_of_;  // the other clients, and the members
-  Status error_;                                   // of a start that failed
+  Status error_;                                   // of a failed start
   bool is_stopped_ = false;
   std::map<Connection, int> told_;  // the clients that got the error and are still connected
-  std::map<int, int> told_ids_;     // all that got it; how many of each are in told_
+  std::map<int, int> told_ids_;     // ids that got it; the number of each id in told_
   std::vector<MemberInfo> members_;
   std::set<int> gone_;  // members
   absl::Time start_ends_ = absl::InfinitePast();

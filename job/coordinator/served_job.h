@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ServedJob: the state of a job (coordinator_state.h) behind a lock, with a timer, as the messages
-// of its clients ask it.
+// ServedJob: the state of a job (coordinator_state.h) behind a lock, with a timer. It serves the
+// messages of the job's clients.
 //
 //   handle(request, &response, finish)    finish() runs once, when the response is filled in: in
 //                                         this call, in another one, or on the timer's thread
 //
-// A session is a number of the service's own, the connection of a client. Only requests with the
+// A session is a number chosen by the service, the connection of a client. Only requests with the
 // number of an open session are served, and one registration of each.
 //
-// Thread-safe. Answers and losses are given without the lock.
+// Thread-safe. Answers and losses are delivered without the lock.
 #ifndef TESSERA_JOB_COORDINATOR_SERVED_JOB_H_
 #define TESSERA_JOB_COORDINATOR_SERVED_JOB_H_
 
@@ -44,7 +44,7 @@ class ServedJob {
   // start_timer().
   void stop();
 
-  // Sessions begin; clients of open ones live.
+  // Notes that sessions begin, and that clients of open sessions live.
   void note_alive(absl::Span<const uint64_t> opened, absl::Span<const uint64_t> alive);
   void sessions_broke(const std::set<uint64_t>& sessions);
 
@@ -66,16 +66,17 @@ class ServedJob {
   using Callbacks = std::vector<std::function<void()>>;
 
   // Calls `change(answers)` with the lock, wakes the timer if something is due earlier now, and
-  // answers those concerned: with the callbacks of the state, then with `answers`.
+  // answers the affected callers: with the callbacks of the state, then with `answers`.
   template <class Change>
   void change(const Change& change);
-  // One call of a client: `body(client, done, answers)` with the lock, where done writes the answer
-  // with `fill_in`, then or later, and `finish` sends it; a stranger and a lost client are refused.
+  // Runs one call of a client: `body(client, done, answers)` with the lock. `done` writes the
+  // answer with `fill_in`, immediately or later, and `finish` sends it. An unknown client and a
+  // lost client are refused.
   template <class FillIn, class Body>
   void run(uint64_t session, const FillIn& fill_in, const Finish& finish, const Body& body);
   void run_timer();
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable timer_changed_;
   CoordinatorState state_;
   absl::Time timer_wakes_ = absl::InfinitePast();

@@ -5,8 +5,8 @@
 // A stream reads requests and writes events. Events are collected when the stream is ready to
 // write, so that a peer that does not read costs nothing. A stream deletes itself when it is done.
 //
-// Thread-safe. `mutex_` is taken after all locks of the owner except the one of
-// OpenStreams::add_losses().
+// Thread-safe. `mutex_` is acquired after all locks of the owner, except that it is acquired before
+// the lock of OpenStreams::add_losses().
 #ifndef TESSERA_JOB_COORDINATOR_SERVICE_STREAMS_H_
 #define TESSERA_JOB_COORDINATOR_SERVICE_STREAMS_H_
 
@@ -25,11 +25,11 @@
 
 namespace tessera {
 
-// The service, as its streams see it.
+// The service, from the view of its streams.
 class StreamOwner {
  public:
   virtual ~StreamOwner() = default;
-  // Whether the session is answered at once.
+  // Returns whether the service answers the session immediately.
   virtual bool heartbeat(uint64_t session) = 0;
   virtual void sessions_broke(const std::set<uint64_t>& sessions) = 0;
   // Serves a relay's request. Answers go to its stream, while that is open.
@@ -91,11 +91,11 @@ class EventStream : public grpc::ServerBidiReactor<Request, Event>, public NewsS
   virtual void read(const Request& request) = 0;
   // The peer sends no more.
   virtual void broke() = 0;
-  // Adds to an empty event what there is to say. Called with mutex_.
+  // Adds the present news to an empty event. Called with mutex_.
   virtual void add_news(Event* event) = 0;
   virtual void done() = 0;
 
-  std::mutex mutex_;  // guards what follows, and what add_news() takes from
+  std::mutex mutex_;  // guards the members below, and the sources of add_news()
 
  private:
   void finish_if_told() {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Upstream: in a relay (coordinator_server.h), the one stream to the coordinator that carries what
-// all clients of a host say and are told.
+// Upstream: in a relay (coordinator_server.h), the one stream to the coordinator that carries the
+// calls of all clients of a host and the answers.
 //
 // Invariants:
-//   1. The stream opens with a session, and waits for a coordinator that does not run yet. A
-//      session is answered by the coordinator alone: a silent coordinator is silent to the clients.
-//   2. When the stream breaks off, each call under way fails, then `broke` is called, and nothing
-//      of what was said before is sent again: the coordinator has ended every session of the
-//      stream. The next session opens a new one.
-//   3. Losses are told before the answers that came with them.
+//   1. The stream opens with a session, and waits for a coordinator that does not run yet. Only the
+//      coordinator answers a session: a silent coordinator is silent to the clients.
+//   2. When the stream breaks off, each call under way fails, and then `broke` is called. Earlier
+//      messages are not sent again: the coordinator has ended every session of the stream. The next
+//      session opens a new stream.
+//   3. Losses are reported before the answers that arrived with them.
 //   4. A message has at most kMostBatchedBytes plus one call, which the coordinator takes
 //      (coordinator_server.cc).
 //
@@ -82,7 +82,7 @@ class Upstream {
   const std::string token_;
   const Handler handler_;
   std::unique_ptr<rpc::CoordinatorService::Stub> stub_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   rpc::HostRequest next_;  // to be sent, with the calls in unsent_
   std::deque<rpc::HostCall> unsent_;

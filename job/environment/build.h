@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// build_text: which Tessera a process has.
+// build_text: the version of Tessera in a process.
 //
-// Clients of one job, their coordinator and tessera_run read what the others write: messages of the
-// coordinator, letters between hosts, and records in shared memory. So all of them have to be of
-// one build_text(), which is compared when a client joins.
+// Clients of one job, their coordinator and tessera_run read each other's data: messages of the
+// coordinator, letters between hosts, and records in shared memory. So all of them must have one
+// build_text(), which is compared when a client joins.
 #ifndef TESSERA_JOB_ENVIRONMENT_BUILD_H_
 #define TESSERA_JOB_ENVIRONMENT_BUILD_H_
 
@@ -16,7 +16,7 @@
 namespace tessera {
 
 inline constexpr absl::string_view kVersion = "0.1.0";
-// Raised by each change of what processes write for each other.
+// Incremented by each change of the data that processes exchange.
 inline constexpr int kProtocol = 4;
 
 // "Tessera 0.1.0, protocol 4".

@@ -30,7 +30,7 @@ struct JobEnvironment {
   bool share_gpus = false;
 };
 
-// How often the clients of a job show that they live, and how long a collective may take.
+// How often the clients of a job send heartbeats, and how long a collective may take.
 struct JobTimes {
   absl::Duration heartbeat_interval = absl::Seconds(1);
   absl::Duration collective_timeout = absl::InfiniteDuration();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// EnvironmentLookup: where functions that read variables find them, so that tests need no
+// EnvironmentLookup: the source of variables for functions that read them, so that tests need no
 // environment of their own.
 #ifndef TESSERA_JOB_ENVIRONMENT_ENVIRONMENT_LOOKUP_H_
 #define TESSERA_JOB_ENVIRONMENT_ENVIRONMENT_LOOKUP_H_

@@ -34,8 +34,8 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// Lets this process have as many descriptors as it may: clients of one host have several for each
-// other, and a coordinator one for each client. Programs that use select(2) must not mind
+// Raises this process's limit of descriptors as far as permitted: clients of one host have several
+// for each other, and a coordinator one for each client. Programs that use select(2) must accept
 // descriptors above 1023.
 void raise_descriptor_limit();
 

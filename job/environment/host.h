@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The identity of this process: what a client tells the coordinator of itself, and secrets made at
+// The identity of this process, which a client sends to the coordinator; and secrets made at
 // random.
 #ifndef TESSERA_JOB_ENVIRONMENT_HOST_H_
 #define TESSERA_JOB_ENVIRONMENT_HOST_H_
@@ -24,11 +24,11 @@ MemberInfo describe_this_process();
 Status check_host_id();
 Status check_host_id(const char* asked);
 
-// Whether two clients are on one host: each can map the other's memory, and a GPU that both name by
-// one place is one GPU. Names of hosts and pids say nothing of that.
+// Whether two clients are on one host: each can map the other's memory, and equal places of GPUs
+// mean one GPU. Names of hosts and pids do not show that.
 bool are_on_one_host(const MemberInfo& a, const MemberInfo& b);
 // Whether two clients may be in one network namespace, where one reaches the other by a loopback
-// address: false where the kernel tells them apart, true where an id of a host was given by hand.
+// address: false where the kernel distinguishes them, true where the user has set the id of a host.
 bool may_share_loopback(const MemberInfo& a, const MemberInfo& b);
 // The number of each client's host, by client: hosts are numbered from 0 in the order of their
 // first clients. Equal on every client of the job.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tells hosts apart.
+// The properties that distinguish hosts.
 #include "job/environment/host.h"
 
 #include <unistd.h>

@@ -90,7 +90,7 @@ StatusOr<NetworkInterface> find_network(absl::string_view asked,
   return refuse(asked, "no interface that is up has an address of that network", interfaces);
 }
 
-// The text of a socket's address; empty for those of other families.
+// The text of a socket's address; empty for addresses of other families.
 std::string to_text(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = "";
   if (address != nullptr && address->sa_family == AF_INET) {

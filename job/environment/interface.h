@@ -2,12 +2,12 @@
 //
 // The network interface by which a client reaches the clients of other hosts.
 //
-//   TESSERA_INTERFACE=eth1           the one of that name
+//   TESSERA_INTERFACE=eth1           the interface of that name
 //   TESSERA_INTERFACE=10.1.0.0/16    the first with an address of that network; IPv6 too
-//   not set                          the one with the route to the coordinator
+//   not set                          the interface with the route to the coordinator
 //
-// No interface is left out by its name: what other libraries exclude (docker0, virbr0) has a route
-// to the coordinator only if the coordinator is there.
+// No interface is excluded by its name: the interfaces that other libraries exclude (docker0,
+// virbr0) have a route to the coordinator only if the coordinator is there.
 #ifndef TESSERA_JOB_ENVIRONMENT_INTERFACE_H_
 #define TESSERA_JOB_ENVIRONMENT_INTERFACE_H_
 
@@ -29,15 +29,16 @@ struct NetworkInterface {
   std::string to_string() const;  // "eth0 (10.77.0.1, fd77::1)", with "down" or "no address"
 };
 
-// Which of `interfaces`. `asked` is the value of TESSERA_INTERFACE, empty where it is not set.
-// `route` is the address of this host in its connection to the coordinator, empty where there is
-// none. The errors list the interfaces.
+// Chooses one of `interfaces`. `asked` is the value of TESSERA_INTERFACE, empty where it is not
+// set. `route` is the address of this host in its connection to the coordinator, empty where there
+// is none. The errors list the interfaces.
 //   InvalidArgument      `asked` is no name and no network, or no interface that is up has it
 //   FailedPrecondition   nothing is asked, and no interface has the address `route`
 StatusOr<NetworkInterface> choose_interface(absl::string_view asked, absl::string_view route,
                                             absl::Span<const NetworkInterface> interfaces);
 
-// Those of this network namespace, in the order of the kernel. Internal where it does not say.
+// The interfaces of this network namespace, in the order of the kernel. Internal where the kernel
+// does not list them.
 StatusOr<std::vector<NetworkInterface>> list_interfaces();
 
 // "eth0 (10.77.0.1), docker0 (172.17.0.1, down)".

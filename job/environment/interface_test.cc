@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which interface is chosen, in tables, and what is said where none can be.
+// The choice of the interface, in tables, and the errors where none can be chosen.
 #include "job/environment/interface.h"
 
 #include <sys/resource.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Internal. LaunchForm: the variables by which a launcher tells its processes which clients they
-// are. read_job_environment() and the resolvers of cluster.h read them by the functions here.
+// Internal. LaunchForm: the variables by which a launcher gives its processes their client ids.
+// read_job_environment() and the resolvers of cluster.h read them by the functions here.
 #ifndef TESSERA_JOB_ENVIRONMENT_LAUNCH_FORM_H_
 #define TESSERA_JOB_ENVIRONMENT_LAUNCH_FORM_H_
 
@@ -22,17 +22,18 @@ inline constexpr int64_t kMostClients = 1'000'000;
 inline constexpr uint64_t kFirstPort = 61440;
 inline constexpr uint64_t kNumPorts = 4096;
 
-// `address` names the variable of the coordinator, `port` that of its port where it is apart.
+// `address` names the variable of the coordinator, `port` the variable of its port where it is
+// separate.
 struct LaunchForm {
   const char* name;
   const char* client_id;
   const char* num_clients;
   const char* address;
   const char* port = nullptr;
-  // Whose presence says that this form is meant.
+  // The presence of such a variable selects this form.
   std::vector<const char*> marks;
-  // Where the launcher says so: this process among those of its host, their number, and the number
-  // of hosts. Null: it does not.
+  // Where the launcher says so: the rank of this process on its host, the number of processes
+  // there, and the number of hosts. Null: it does not say so.
   const char* local_rank = nullptr;
   const char* local_size = nullptr;
   const char* num_hosts = nullptr;
@@ -77,8 +78,8 @@ StatusOr<LaunchedClient> read_form(const LaunchForm& form, const EnvironmentLook
 std::optional<std::string> address_of_launch(const LaunchForm& form,
                                              const EnvironmentLookup& lookup);
 
-// A number that the tasks of one step have in common; those of other steps hardly ever have the
-// same one modulo kNumPorts.
+// A number that the tasks of one step share. Tasks of other steps hardly ever have the same number
+// modulo kNumPorts.
 inline uint64_t slurm_launch_number(uint64_t job_id, uint64_t step_id) {
   return job_id + 257 * step_id;
 }

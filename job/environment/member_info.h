@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MemberInfo: what a client says of itself when it registers, and how messages name it.
+// MemberInfo: the data that a client registers, and its name in messages.
 #ifndef TESSERA_JOB_ENVIRONMENT_MEMBER_INFO_H_
 #define TESSERA_JOB_ENVIRONMENT_MEMBER_INFO_H_
 
@@ -17,8 +17,8 @@ struct MemberInfo {
   uint64_t incarnation = 0;  // random; tells a restarted client from its predecessor
   int num_local_devices = 0;
   std::string device_type;  // "cpu" or "cuda"
-  std::string arithmetic;   // what its CPU can compute with (Arithmetic::to_string())
-  // Which Tessera it says that it is; empty: build_text(). Unknown for other clients.
+  std::string arithmetic;   // the arithmetic of its CPU (Arithmetic::to_string())
+  // The version of Tessera that it registers; empty: build_text(). Unknown for other clients.
   std::string build;
 
   // "client 2 (host-b, pid 4711)".

@@ -184,7 +184,7 @@ Status write_file(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
-// Whether a socket can be bound to the address, which is so for those of this host alone.
+// Whether a socket can be bound to the address, which is possible only for addresses of this host.
 bool can_bind(const addrinfo& address) {
   const FileDescriptor fd(socket(address.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   return fd.is_open() && bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TokenFile: how clients of one host get a job token that no user had to set.
+// TokenFile: distributes a job token to the clients of a host without a setting of the user.
 //
 //   host of the coordinator:  token = random_token(); file = TokenFile::publish(address, token)
 //   other clients:            token = await_token(address, deadline)
@@ -53,11 +53,11 @@ class TokenFile {
 };
 
 // Waits until a living process has published a token for the service at `address`. DeadlineExceeded
-// names the service, as `service` or as the coordinator, the folder and what to do.
+// names the service (by `service`, or as the coordinator), the folder and the remedy.
 StatusOr<std::string> await_token(const std::string& address, absl::Time deadline,
                                   absl::string_view service = {});
 
-// Whether `address` ("host:port") is one of this host.
+// Whether `address` ("host:port") belongs to this host.
 bool is_address_of_this_host(const std::string& address);
 
 }  // namespace tessera

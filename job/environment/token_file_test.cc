@@ -180,7 +180,7 @@ TEST_F(TokenFileTest, FilesOfDeadProcessesDoNoHarm) {
   EXPECT_THAT(await_token(kAddress, soon()), IsOkAndHolds("new"));
 }
 
-// The id of a dead process may be that of another one by now.
+// The id of a dead process may already belong to another process.
 TEST_F(TokenFileTest, FileOfAnEarlierProcessOfThisIdIsNoToken) {
   std::string name;
   {

@@ -183,7 +183,7 @@ StatusOr<std::unique_ptr<Coordinator>> check_job(const JobEnvironment& environme
   TESSERA_ASSIGN_OR_RETURN(const NetworkInterface chosen,
                            choose_interface(asked_interface(), route, interfaces));
   out << "uses interface " << chosen.to_string() << std::endl;
-  // Where another interface is asked for than that of the route, its first address.
+  // Where the chosen interface is not the interface of the route, uses its first address.
   const bool is_of_route =
       std::find(chosen.addresses.begin(), chosen.addresses.end(), route) != chosen.addresses.end();
   TESSERA_RETURN_IF_ERROR(exchange(*job, is_of_route ? route : chosen.addresses[0], findings, out));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tessera_run --check: what a client of a job would find on its host, and whether it reaches the
-// others.
+// tessera_run --check: the resources that a client of a job would have on its host, and whether it
+// reaches the other clients.
 //
 //   host host-a: 64 cores, 503000 MiB of memory, 257000 MiB of /dev/shm, 1024 descriptors, 0 GPUs
 //   transports: shared memory inside the host, UCX 1.13.1
@@ -42,21 +42,21 @@ HostFacts find_host_facts();
 // The first three lines above, without the interfaces where they are not known.
 std::string describe(const HostFacts& facts, absl::string_view host);
 
-// The problems for a job on one host, or on several: a sentence each, with what to do. Empty:
-// nothing.
+// The problems for a job on one host, or on several: a sentence for each, with the remedy. Empty:
+// none.
 std::vector<std::string> judge(const HostFacts& facts, bool has_several_hosts);
 
 // The messages to one client.
 struct MessagesHere {
-  int num_sent = 0;  // of which the senders say that they were sent
+  int num_sent = 0;  // which the senders report as sent
   int num_received = 0;
-  std::vector<std::string> silent = {};  // clients that say that they do not reach this one
+  std::vector<std::string> silent = {};  // clients that report that they do not reach this one
 };
 std::vector<std::string> judge(const MessagesHere& messages);
 
-// Writes all that to `out`, as the client that the environment names, and sends a message to every
-// other client, which does the same. Returns when every client has written its findings: 0, or 1
-// where there is one.
+// Writes the lines above to `out`, as the client that the environment names, and sends a message to
+// every other client, which does the same. Returns when every client has written its findings: 0,
+// or 1 where there is a finding.
 int check_host(std::ostream& out);
 
 }  // namespace tessera

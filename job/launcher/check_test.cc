@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tessera_run --check: on this host, between two hosts, and what it finds.
+// tessera_run --check: on this host, between two hosts, and its findings.
 #include "job/launcher/check.h"
 
 #include <sys/stat.h>
@@ -111,7 +111,7 @@ TEST(CheckTest, EndsWithOneWhereSomethingIsFound) {
   EXPECT_THAT(half.output(), HasSubstr("\nfound: TESSERA_NUM_CLIENTS is not set, but"));
 }
 
-// What hosts find that do not reach each other: //tests/hosts:launching_test.
+// For the findings of hosts that do not reach each other see //tests/hosts:launching_test.
 TEST(CheckTest, EveryTwoHostsExchangeAMessage) {
   const std::string ssh = absl::StrCat(::testing::TempDir(), "/check_ssh_", getpid());
   std::ofstream(ssh) << "#!/bin/sh\nexport TESSERA_HOST_ID=\"$1\"\nexec sh -c \"$2\"\n";

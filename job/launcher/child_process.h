@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ChildProcess: one client as the launcher sees it: a process group of its own, the pipes of its
-// output, its status channel and its end.
+// ChildProcess: a client from the view of the launcher: a process group of its own, the pipes of
+// its output, its status channel and its end.
 //
 //   start()          fork; the child makes its group, asks to die with the launcher, execs
 //   await_exec()     the exec worked, or why not
-//   signal_group()   while the child is not reaped its id cannot be used again by the kernel, so
-//                    the signal reaches this child and its descendants, and no other process
+//   signal_group()   while the child is not reaped the kernel cannot reuse its id, so the signal
+//                    reaches this child and its descendants, and no other process
 //   poll_exit()      how it ended; it stays a zombie, which keeps the id
-//   kill_and_reap()  whatever is left of its group dies, then the id is given back
+//   kill_and_reap()  kills the rest of its group, then releases the id
 //
 // The destructor kills and reaps, so that no error path of the launcher leaves a process behind.
 // Not thread-safe. Start children from a thread that lives as long as they may: the kernel ends
@@ -62,7 +62,7 @@ class ChildProcess {
   std::optional<ExitStatus> poll_exit() { return process_.poll_exit(); }
   bool is_ending() const { return process_.is_ending(); }
   bool is_reaped() const { return process_.is_reaped(); }
-  // Kills the group, waits for the end of the process, and gives its id back. Idempotent.
+  // Kills the group, waits for the end of the process, and releases its id. Idempotent.
   void kill_and_reap();
 
  private:
@@ -73,7 +73,7 @@ class ChildProcess {
   FileDescriptor output_;
   FileDescriptor error_;
   FileDescriptor status_;
-  FileDescriptor exec_error_;  // closes on exec; an errno comes through where exec failed
+  FileDescriptor exec_error_;  // closes on exec; gets an errno where exec failed
 };
 
 }  // namespace tessera

@@ -30,8 +30,8 @@ struct ParsedFlags {
 
 // Sets the flags that come first on the command line. A flag of type bool may be without a value.
 // absl::ParseCommandLine() also takes flags that follow another argument, and those may belong to a
-// program. InvalidArgument names the flag, its value and what it should be; `hint` says what to do
-// about a flag that does not exist.
+// program. InvalidArgument names the flag, its value and the permitted values; `hint` says what to
+// do about a flag that does not exist.
 StatusOr<ParsedFlags> parse_flags(int argc, char** argv, absl::string_view hint);
 
 }  // namespace tessera

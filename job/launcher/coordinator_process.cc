@@ -87,7 +87,7 @@ void close_files(int kept_fd) {
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(null, STDIN_FILENO);
   dup2(null, STDOUT_FILENO);
-  // Where it was closed, another file would get its number, and what is logged.
+  // If it was closed, another file would get its number, and the log with it.
   if (fcntl(STDERR_FILENO, F_GETFD) < 0) dup2(null, STDERR_FILENO);
   // Not by name: unistd.h has it since glibc 2.34 only. Without it files stay open for a while.
   const auto first = static_cast<unsigned>(STDERR_FILENO) + 1;

@@ -6,18 +6,18 @@
 //                            CoordinatorProcess::start({.address = ..., .token = ...}));
 //   ... start the clients, and wait for their end ...
 //
-// A launcher forks: clients, and their restarts. gRPC and its threads do not survive a fork, so the
-// service runs in a child that is forked before the clients, and the launcher stays free of gRPC.
-// A thread of the launcher would also end with whatever ends the launcher's other work.
+// A launcher forks clients, and their restarts. gRPC and its threads do not survive a fork, so the
+// service runs in a child that is forked before the clients, and the launcher does not use gRPC.
+// The service also survives errors in the launcher's other work, unlike a thread of the launcher.
 //
 // Invariants:
 //   1. When start() returns OK the service listens.
 //   2. The child ends with the object: in order, so that clients elsewhere that have not read their
 //      last answer get it. It also ends with the thread that made it: the kernel kills it then. A
 //      copy of the object in a forked process does nothing.
-//   3. No signal of a terminal ends it, and it holds no descriptor of the launcher but standard
+//   3. No signal of a terminal ends it, and it holds no descriptor of the launcher except standard
 //      error: the job decides when it ends.
-//   4. It is stopped by a terminal exactly when the clients are, or else it would declare them lost
+//   4. A terminal stops it exactly when it stops the clients; otherwise it would declare them lost
 //      (ProcessGroup).
 //
 // Not thread-safe.
@@ -68,7 +68,7 @@ class CoordinatorProcess {
       : process_(std::move(process)), channel_(std::move(channel)) {}
 
   Process process_;
-  FileDescriptor channel_;  // the child writes how its start went; this process when it is to end
+  FileDescriptor channel_;  // the child writes its start's result, this process the request to end
 };
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ExitStatus: how a child process ended, and the words for it.
+// ExitStatus: how a child process ended, and the text for it.
 //
 //   ExitStatus::of_wait(status).to_string()   "was killed by SIGKILL (Killed)"
 #ifndef TESSERA_JOB_LAUNCHER_EXIT_STATUS_H_

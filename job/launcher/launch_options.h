@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LauncherOptions: what tessera_run is asked for, what it refuses, and the environment that it
-// gives to a client.
+// LauncherOptions: the options of tessera_run, their checks, and the environment that it gives to a
+// client.
 #ifndef TESSERA_JOB_LAUNCHER_LAUNCH_OPTIONS_H_
 #define TESSERA_JOB_LAUNCHER_LAUNCH_OPTIONS_H_
 
@@ -32,11 +32,11 @@ struct LauncherOptions {
   bool is_from_launcher = false;     // standard input: the environment, then the request to stop
   std::vector<std::string> command;  // the program and its arguments
 
-  // InvalidArgument names the flag of tessera_run, its value and what it should be.
+  // InvalidArgument names the flag of tessera_run, its value and the permitted values.
   Status validate() const;
 };
 
-// The environment of one client without TESSERA_STATUS_FD: that of this process, with
+// The environment of one client without TESSERA_STATUS_FD: the environment of this process, with
 //   TESSERA_COORDINATOR, TESSERA_HOSTED_COORDINATOR (the same address: no client hosts it; unset
 //   for one client, which needs no coordinator), TESSERA_COORDINATOR_RELAY (unset without a relay),
 //   TESSERA_CLIENT_ID, TESSERA_NUM_CLIENTS, TESSERA_TOKEN, TESSERA_JOB (empty with several nodes),
@@ -54,13 +54,13 @@ struct ClientEnvironment {
   std::vector<std::string> variables(const LauncherOptions& options) const;
 };
 
-// Refuses, on node 0 of several, a coordinator at a name that other hosts do not reach: its name,
-// not a number or "localhost", leads to a loopback address, as `route` (route_to() of it) says.
-// InvalidArgument names /etc/hosts.
+// Refuses, on node 0 of several, a coordinator at a name that other hosts do not reach: a name, not
+// a number or "localhost", that leads to a loopback address, as `route` (route_to() of the address)
+// shows. InvalidArgument names /etc/hosts.
 Status check_coordinator_name(const LauncherOptions& options, absl::string_view route);
 
-// Refuses more clients on this host than the limits of this process allow: before any is started.
-// ResourceExhausted names what is needed, the limit, and its ulimit.
+// Refuses more clients on this host than the limits of this process allow, before any is started.
+// ResourceExhausted names the need, the limit, and its ulimit.
 Status check_limits(const LauncherOptions& options);
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tessera_run refuses, with each message and exit code, and its help.
+// The options that tessera_run refuses, with each message and exit code, and its help.
 #include "job/launcher/launch_options.h"
 
 #include <cstdlib>

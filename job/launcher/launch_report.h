@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launch report: what tessera_run says about a job that did not end well. Text only, no processes.
+// Launch report: the report of tessera_run about a job that did not end well. Text only, no
+// processes.
 //
 //   tessera_run: 1 of 4 clients failed; the first was client 2
 //   client 2 (host-a, pid 4711) exited with code 3, 1.204 s after the start (2026-...)
@@ -37,11 +38,11 @@ class TailLines {
   std::deque<std::string> lines_;
 };
 
-// The end of one client, as the report says it.
+// The end of one client, for the report.
 struct ClientEnd {
   int client_id = 0;
   std::string host;
-  // The tessera_run of a host, started over ssh; `pid` is that of ssh, and `client_id` the node.
+  // The tessera_run of a host, started over ssh; `pid` is the pid of ssh, and `client_id` the node.
   bool is_host = false;
   pid_t pid = 0;
   ExitStatus exit;
@@ -57,8 +58,8 @@ struct ClientEnd {
   std::string name() const;  // "client 2 (host-a, pid 4711)", "the job on host-b (ssh pid 4711)"
 };
 
-// Orders failures by how likely each is the root cause: reports of a lost peer come last; the
-// others are ordered by the time at which they began to end.
+// Orders failures by how likely each is the root cause: reports of a lost peer are last; the others
+// are ordered by the time at which they began to end.
 bool is_likelier_cause(const ClientEnd& a, const ClientEnd& b);
 
 // Reports the first of `failures` as the root cause. `failures` is not empty.

@@ -62,8 +62,8 @@ TEST(LaunchReportTest, ClientThatIsToldOfItsOwnLossComesFirst) {
               ElementsAre(1, 0, 11));
 }
 
-// R4. Client 1 was killed and its memory was being freed while client 0, which hides what it was
-// told, ended.
+// R4. Client 1 was killed. While its memory was being freed, client 0 ended, which hides the loss
+// that was reported to it.
 TEST(LaunchReportTest, ClientThatWasEndingAlreadyComesFirst) {
   ClientEnd victim = end_at(1, 9, {.signal = SIGKILL});
   const ClientEnd survivor = end_at(0, 1, {.code = 3});

@@ -49,7 +49,7 @@ constexpr int kTimeoutExitCode = 124;
 // may hold it for ever.
 constexpr absl::Duration kDrainTime = absl::Seconds(1);
 constexpr absl::Duration kCoordinatorTimeout = absl::Seconds(60);  // until it listens
-constexpr absl::Duration kHostTime = absl::Seconds(5);  // from the end of a job to that of its ssh
+constexpr absl::Duration kHostTime = absl::Seconds(5);  // from the end of a job to its ssh's end
 constexpr size_t kReadBytes = size_t{64} << 10;
 
 // Wall-clock times that never step back: two failures keep their order.
@@ -335,8 +335,8 @@ Status Job::add_process(ChildProcess process, ClientEnd end) {
 }
 
 // One round of the loop: waits for output, status messages, ends of clients, signals or the next
-// deadline; takes what is ready; then changes the phase if its time is over. Output is read before
-// exits, so that a client's last lines precede its end.
+// deadline; handles descriptors that are ready; then changes the phase if its time is over. Output
+// is read before exits, so that a client's last lines precede its end.
 void Job::poll_once() {
   const int request_fd = options_.is_from_launcher && !is_input_over_ ? STDIN_FILENO : -1;
   std::vector<pollfd> fds = {
@@ -421,7 +421,7 @@ void Job::take_exit(RunningClient& client) {
       deadline_ = client.end.time + options_.settle;
     }
   }
-  // While the job is being stopped, what the client started has the grace period too.
+  // While the job is being stopped, processes that the client started have the grace period too.
   if (phase_ != Phase::kStopping) end_group(client);
 }
 
@@ -526,7 +526,7 @@ void Job::stop(int signal) {
     if (client->has_exited) continue;
     client->was_stopped = !client->process.is_ending();
     if (client->end.is_host) {
-      // ssh goes on, for what the host still has to say.
+      // ssh continues, for the last output of the host.
       const char byte = static_cast<char>(signal);
       (void)!write(client->process.standard_input().get(), &byte, 1);
       continue;

@@ -9,10 +9,11 @@
 //      +------ a signal, the timeout ------------------+      a second signal: killed at once
 //
 // Invariants:
-//   1. When launch() returns no client is left, nor any process that a client has started, whatever
-//      session it made for itself (descendants.h). The process group of a client is told to stop
-//      with it; what has left the group is killed when all clients have ended. When the launcher is
-//      killed with SIGKILL the kernel kills the clients, and not what they have started.
+//   1. When launch() returns no client is left, nor any process that a client has started,
+//      whichever session that process made for itself (descendants.h). The process group of a
+//      client is asked to stop with the client. Processes that have left the group are killed when
+//      all clients have ended. When the launcher is killed with SIGKILL the kernel kills the
+//      clients, but not the processes that they have started.
 //   2. A failure is a client that ended by itself, other than with exit(0), before the launcher
 //      sent it a signal. Failures are listed in the order in which the kernel ended the processes
 //      (an epoll set queues them so), however late the launcher sees them. Clients that reported
@@ -25,8 +26,8 @@
 //      launcher of node 0 hosts it. In a job of more than `relay_above` clients the launcher of
 //      each other node runs a relay (coordinator_server.h), so that the coordinator has one stream
 //      for its clients. The relay ends with the launcher, and so do the clients.
-//   6. With --hosts the processes are those of ssh, one for each host, and each of them runs the
-//      launcher of a node (remote_hosts.h). A node is told to stop, and reports, before its ssh is
+//   6. With --hosts the processes are ssh processes, one for each host, and each of them runs the
+//      launcher of a node (remote_hosts.h). A node is asked to stop, and reports, before its ssh is
 //      ended. When this launcher is killed, the nodes stop their clients.
 //
 // torch: torchrun. Open MPI: mpirun.

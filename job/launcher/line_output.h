@@ -49,8 +49,8 @@ class OutputSink {
   void append(absl::string_view text);
   bool has_pending() const { return begin_ < pending_.size(); }
   bool is_full() const { return pending_.size() - begin_ > kFullBytes; }
-  // Why it takes no more, as errno: EPIPE where its reader has gone away, ENOSPC where a disk is
-  // full. 0 while it does. After an error appended text is dropped.
+  // Why it accepts no more text, as errno: EPIPE where its reader has ended, ENOSPC where a disk is
+  // full. 0 while it accepts text. After an error appended text is dropped.
   int error() const { return error_; }
   int fd() const { return fd_; }
 
@@ -61,7 +61,7 @@ class OutputSink {
  private:
   const int fd_;
   std::string pending_;
-  size_t begin_ = 0;  // what is before it has been written
+  size_t begin_ = 0;  // the bytes before it have been written
   int error_ = 0;
 };
 

@@ -4,14 +4,14 @@
 //
 //   start()       fork; the child asks to die with the thread that made it, and runs `body`
 //   poll_exit()   how it ended; it stays a zombie, which keeps its id
-//   reap()        waits for its end, and gives the id back
+//   reap()        waits for its end, and releases the id
 //
-// Invariant: a signal reaches this child and no other process. It goes by the pidfd, or by the id
-// while the child is not reaped.
+// Invariant: a signal reaches this child and no other process. It is sent by the pidfd, or by the
+// id while the child is not reaped.
 //
-// The destructor kills and reaps, in the process that made the child alone: a fork of that process
-// has a copy of the object. Not thread-safe. Start children from a thread that lives as long as
-// they may: the kernel ends them with it.
+// The destructor kills and reaps, but only in the process that made the child: a fork of that
+// process has a copy of the object. Not thread-safe. Start children from a thread that lives as
+// long as they may: the kernel ends them with it.
 #ifndef TESSERA_JOB_LAUNCHER_PROCESS_H_
 #define TESSERA_JOB_LAUNCHER_PROCESS_H_
 

@@ -26,7 +26,7 @@
 namespace tessera {
 namespace {
 
-// A pipe takes as much before it is read.
+// A pipe accepts as many bytes before it is read.
 constexpr size_t kMostInputBytes = size_t{60} << 10;
 // Below the ports that the kernel gives to connections.
 constexpr int kFirstHostPort = 20000;

@@ -7,7 +7,7 @@
 //            or a byte of it, is the request to stop
 //
 // The token is in that input, so it is in no command line. When the launcher is killed the input
-// ends, and so does the job on every host.
+// ends, and then the job on every host ends.
 #ifndef TESSERA_JOB_LAUNCHER_REMOTE_HOSTS_H_
 #define TESSERA_JOB_LAUNCHER_REMOTE_HOSTS_H_
 
@@ -20,16 +20,16 @@
 
 namespace tessera {
 
-// The facts that the nodes of one attempt have in common.
+// The facts that the nodes of one attempt share.
 struct RemoteJob {
   std::string coordinator;  // "host:port"
   std::string input;        // for take_environment()
   FileDescriptor held_port;
 
-  // With a new token, unless TESSERA_TOKEN is set, and a new port of the first host, unless
-  // `options` has an address. The port is that of no other RemoteJob of this host that exists: the
-  // first host is another one, where no port can be held before the coordinator listens.
-  // ResourceExhausted: the environment does not fit into a pipe, or all ports are held.
+  // Makes a job with a new token, unless TESSERA_TOKEN is set, and a new port of the first host,
+  // unless `options` has an address. No other RemoteJob of this host has the port: the first host
+  // is another host, where no port can be held before the coordinator listens. ResourceExhausted:
+  // the environment does not fit into a pipe, or all ports are held.
   static StatusOr<RemoteJob> create(const LauncherOptions& options);
 
   // The command that starts the node: the words of --ssh, the host, and one text for its shell.

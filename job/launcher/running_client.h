@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Internal to the launcher. RunningClient: a process that the launcher has started, its output, and
-// what is known of its end. The process is a client, or the ssh of a host.
+// the known facts of its end. The process is a client, or the ssh of a host.
 //
 //   pipe of the client --> LineSplitter --> "[client 2] line" --> OutputSink of the launcher
 //                                      \--> the last lines, for the report; client_2.log
 //
-// It waits for nothing: the loop of the launcher says when a descriptor is ready. Not thread-safe.
+// It waits for nothing: the loop of the launcher calls it when a descriptor is ready. Not
+// thread-safe.
 #ifndef TESSERA_JOB_LAUNCHER_RUNNING_CLIENT_H_
 #define TESSERA_JOB_LAUNCHER_RUNNING_CLIENT_H_
 
@@ -41,8 +42,8 @@ struct RunningClient {
   Status open_log(const std::string& folder, int attempt);
   // Passes on up to so many bytes that are there, line by line; closes a stream that has ended.
   void read(Stream& stream, size_t max_bytes);
-  // Passes on what was written until now, and closes the streams: a process that left the client's
-  // group may hold them for ever.
+  // Passes on the output that was written until now, and closes the streams: a process that left
+  // the client's group may hold them for ever.
   void close_output();
   // Reads a message of the status channel; the first is kept.
   void take_status();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Status channel: how a client tells the launcher why it is about to end.
+// Status channel: a client reports to the launcher why it is about to end.
 //
 // tessera_run gives each client one end of a socket and its number in TESSERA_STATUS_FD. The
 // library writes the Status of a fatal error there, and the launcher puts it into its report, so
@@ -23,7 +23,7 @@ inline constexpr char kStatusFdVariable[] = "TESSERA_STATUS_FD";
 // was closed and used again for something else is left alone). Thread-safe.
 void report_fatal_status(const Status& status);
 
-// The launcher's end: takes one message that waits in `fd`, empty if there is none.
+// The launcher's end: removes one waiting message from `fd`; empty if there is none.
 std::string receive_fatal_status(int fd);
 
 }  // namespace tessera

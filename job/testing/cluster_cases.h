@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The form of a row of tests/facts/cluster.md: an environment, and the cluster that it means.
+// The form of a row of tests/facts/cluster.md: an environment, and the resulting cluster.
 #ifndef TESSERA_JOB_TESTING_CLUSTER_CASES_H_
 #define TESSERA_JOB_TESTING_CLUSTER_CASES_H_
 

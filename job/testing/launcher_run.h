@@ -37,8 +37,8 @@ namespace tessera {
 
 inline constexpr absl::Duration kTestTimeout =
     absl::Seconds(60);  // of every wait; a failure if it ends
-// A process that is not a child of the test: its end can be waited for, its id is never reused
-// while this exists.
+// A process that is not a child of the test: the test can wait for its end, and its id is never
+// reused while this object exists.
 class Watched {
  public:
   explicit Watched(pid_t pid)
@@ -128,7 +128,7 @@ class LauncherRun {
     EXPECT_TRUE(has_all()) << "no " << count << " lines with \"" << text << "\" in\n" << output();
   }
 
-  // Reads to the end; the exit code as a shell would say it.
+  // Reads to the end; returns the exit code as in a shell.
   int wait() {
     read_until([] { return false; });
     EXPECT_TRUE(Watched(pid_).ends_within(kTestTimeout));

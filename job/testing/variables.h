@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Environments of tests: variables that a table gives, instead of those of the process.
+// Environments of tests: variables that a table gives, instead of the variables of the process.
 #ifndef TESSERA_JOB_TESTING_VARIABLES_H_
 #define TESSERA_JOB_TESTING_VARIABLES_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateService: the coordinator's state machine as tests talk to it, with time that they let pass.
+// StateService: the coordinator's state machine for tests, which advance its time.
 //
 //   const auto service = StateService::complete(3);
 //   const AnswerPtr a = service->check_in(0, "b", "v");
