@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replicas: what a strategy is: its mesh, its replicas, and where each of them is. Internal to
-// distribute/.
+// Replicas: where each replica of a strategy is, and its part of a value. Internal to distribute/.
 //
 // Values of replicas come in two forms, between which this class moves without a copy: parts, a
 // tensor for each local replica on the mesh of that replica; and one tensor over the whole mesh.

@@ -16,8 +16,8 @@
 namespace tessera {
 namespace {
 
-// A waiter that finds the deadline passed lets the device's own thread notice it first: its text
-// then counts this client as arrived.
+// A waiter that finds the deadline passed lets the device's own thread notice it first: the text of
+// that thread counts this client as arrived.
 constexpr absl::Duration kDeadlineGrace = absl::Milliseconds(20);
 
 }  // namespace

@@ -43,8 +43,8 @@ class Barriers {
   Status run(const Mesh& mesh, absl::string_view name, std::optional<absl::Duration> timeout);
 
  private:
-  // A barrier among idle devices of this client is there at once: the sum of their terms. False
-  // where it must be waited for. Requires a turn.
+  // Completes a barrier among idle devices of this client immediately: the sum of their terms.
+  // False where the barrier needs a wait. Requires a turn.
   bool meet_here(const BarrierPlan& plan, int64_t* sum);
   // A device's part of a barrier that was started.
   struct Arrival {
@@ -59,7 +59,7 @@ class Barriers {
   };
   // Gives all local devices their parts. Requires a turn.
   StatusOr<Arrivals> start(const BarrierPlan& plan, const Call& call);
-  // Waits for them; the sum of the terms.
+  // Waits for all parts; returns the sum of the terms.
   static StatusOr<int64_t> await(const Arrivals& arrivals, const Call& call);
   int32_t term_at(int device_id) const { return term_of_ ? term_of_(device_id) : 1; }
 

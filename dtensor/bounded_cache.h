@@ -4,15 +4,15 @@
 //
 //   BoundedCache<Shape, Program, Hash, Same> cache(100);
 //   cache.insert({8, 6}, program, /*weight=*/3);
-//   cache.find(shape)         null where it is not there, or not there any more
+//   cache.find(shape)         null where the key is missing, or was removed
 //
 // Invariants:
 //   1. the weights of all entries add up to the bound at most, except for a single heavier entry;
-//   2. the entries that go are those found least recently;
+//   2. the entries found least recently are removed first;
 //   3. a value lives as long as its user keeps it, in the cache or not.
 //
-// Thread-safe. To find what was found last takes no mutex: a program that does the same again
-// takes one atomic operation more than it would without threads.
+// Thread-safe. Finding the entry that was found last takes no mutex: a program that repeats an
+// operation pays one atomic operation for thread safety.
 #ifndef TESSERA_DTENSOR_BOUNDED_CACHE_H_
 #define TESSERA_DTENSOR_BOUNDED_CACHE_H_
 
@@ -31,7 +31,7 @@
 
 namespace tessera {
 
-// `Hash` and `Same` take a Key, and whatever else find() is called with.
+// `Hash` and `Same` accept a Key, and every other type that find() is called with.
 template <class Key, class Value, class Hash, class Same>
 class BoundedCache {
  public:
@@ -48,7 +48,7 @@ class BoundedCache {
     return by_use_.front()->value;
   }
 
-  // Returns the value that the key has from now on: `value`, or an earlier one.
+  // Returns the value that the key now has: `value`, or an earlier one.
   std::shared_ptr<const Value> insert(Key key, std::shared_ptr<const Value> value, int64_t weight) {
     Entries gone;  // destroyed without the lock
     std::lock_guard<std::mutex> lock(mutex_);
@@ -109,7 +109,7 @@ class BoundedCache {
   template <class K>
   std::shared_ptr<const Value> find_last(const K& key) {
     std::shared_ptr<const Value> value;
-    // Another thread that looks there: this one takes the way that does not need it.
+    // Another thread uses the last entry: this one searches under the mutex instead.
     if (last_is_taken_.exchange(true, std::memory_order_acquire)) return nullptr;
     if (last_ != nullptr && Same()(last_->key, key)) value = last_->value;
     last_is_taken_.store(false, std::memory_order_release);
@@ -124,7 +124,7 @@ class BoundedCache {
   const int64_t most_weight_;
   std::atomic<bool> last_is_taken_{false};  // guards last_
   std::shared_ptr<const Entry> last_;       // the latest that was found or added
-  mutable std::mutex mutex_;                // guards what follows
+  mutable std::mutex mutex_;                // guards the members below
   Entries by_use_;                          // the latest first
   absl::flat_hash_set<Place, PlaceHash, SamePlace> index_;
   int64_t weight_ = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Errors of ClientOptions that do not depend on state: found at once, before anything is started.
-// Internal to dtensor/.
+// Checks ClientOptions for errors that do not depend on state, before anything is started. Internal
+// to dtensor/.
 #ifndef TESSERA_DTENSOR_CHECK_OPTIONS_H_
 #define TESSERA_DTENSOR_CHECK_OPTIONS_H_
 

@@ -78,7 +78,7 @@ StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> lo
                                  : std::string(" local devices"),
         " of client ", client_id(), "; name one local device that belongs to it"));
   }
-  // The group's calls run on the runtime's streams: it must not go before the group does.
+  // The group's calls run on the runtime's streams: the runtime must outlive the group.
   struct Held {
     std::shared_ptr<Runtime> runtime;
     std::shared_ptr<GroupBackend> backend;

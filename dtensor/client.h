@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Client: one process of a job, and the root of everything that it does.
+// Client: one process of a job, and the root of all objects of the job in it.
 //
 //   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect());    where the launcher says
 //   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, create_mesh(client, {{"batch", 4}, {"model", 2}}));
@@ -8,26 +8,30 @@
 //   return client.shutdown();
 //
 // Every client of a job makes the same calls in the same order. A Client is a cheap handle: copies
-// mean the same client. Destroying the last handle (meshes and tensors hold one too) without
-// shutdown() looks to the other clients as if this one had been lost. A function that runs on a
-// device may hold the last handle: the client then ends on another thread, and the process does not
-// end before it has.
+// mean the same client.
+// - Meshes and tensors hold a handle too. Destroying the last handle without shutdown() looks to
+//   the other clients like a loss of this one.
+// - A function that runs on a device may hold the last handle: the client then ends on another
+//   thread, and the process does not end before the client has ended.
 //
 // A forked child cannot use the client: calls are FailedPrecondition there, and destroying its
 // handles does nothing. Fork before connect(), or exec in the child.
 //
-// A Client that was moved from has no devices and id 0; what can fail returns FailedPrecondition.
+// A Client that was moved from has no devices and id 0; calls that can fail return
+// FailedPrecondition.
 //
-// Threads. Any thread may make any call. An operation on all of a client's devices (relayout,
-// to_host, local_map, mesh.barrier) takes its place in the client's one order when it is called:
-// operations of several threads reach every device in the same order, whichever that is, and each
-// gets its own values. An operation that waits does so outside of that order. A collective of a
-// Group is an operation of one device: a thread per device may drive them, in the order that
-// group.h asks for; mixed with operations on all devices from other threads they need an order of
-// the program's own.
-// Operations that involve several clients must be called in one order on all of these clients, so
-// that a program with several threads orders them by itself; threads whose meshes have no device in
-// common need no order between each other, beyond that of create_mesh.
+// Threads. Any thread may make any call.
+// - An operation on all of a client's devices (relayout, to_host, local_map, mesh.barrier) gets its
+//   place in the client's one order when it is called. Operations of several threads reach every
+//   device in the same order, and each gets its own values. An operation that waits does so outside
+//   of that order.
+// - A collective of a Group is an operation of one device: a thread per device may call them, in
+//   the order that group.h requires. A program that mixes them with operations on all devices from
+//   other threads must order them itself.
+// - Operations that involve several clients must be called in one order on all of these clients, so
+//   a program with several threads must order them itself. Threads whose meshes have no device in
+//   common need an order only for create_mesh.
+//
 // TF DTensor: initialize_accelerator_system, shutdown_accelerator_system. torch:
 // init_process_group, destroy_process_group.
 #ifndef TESSERA_DTENSOR_CLIENT_H_
@@ -69,15 +73,17 @@ const std::shared_ptr<Runtime>& runtime_of(const Client& client);
 
 class Client {
  public:
-  // Joins the job, and returns when all its clients have. Errors as in docs/errors.md: options that
-  // are out of their range and a bad environment (at once), and two clients with one id are
-  // InvalidArgument, a wrong token Unauthenticated, a client that never comes DeadlineExceeded
-  // naming it, a device type or backend that is not there yet Unimplemented.
+  // Joins the job, and returns when all its clients have joined. Errors as in docs/errors.md:
+  // - InvalidArgument: options out of range and a bad environment (both immediately), two clients
+  //   with one id;
+  // - Unauthenticated: a wrong token;
+  // - DeadlineExceeded: a client does not join; names that client;
+  // - Unimplemented: a device type or backend that does not exist yet.
   static StatusOr<Client> connect(const ClientOptions& options = {});
 
   int client_id() const;
   int num_clients() const;
-  // Among the clients of this host, by id: from 0 to their number - 1. torchrun: LOCAL_RANK.
+  // Index among the clients of this host, by id: from 0 to their number - 1. torchrun: LOCAL_RANK.
   int local_rank() const;
   // All devices of the job, by global id.
   absl::Span<const Device> devices() const;
@@ -87,9 +93,9 @@ class Client {
   // the options where they have one.
   const Topology& topology() const;
 
-  // The group of these devices, as `local_device` (an ordinal) sees it; without one, as the only
-  // local device that is in the list. Local: no communication. InvalidArgument for a bad list, or
-  // where no local device or more than one is in it.
+  // The group of these devices, as the member `local_device` (an ordinal); without one, as the only
+  // local device in the list. Local: no communication. InvalidArgument for a bad list, and, without
+  // `local_device`, for a list with no local device or several.
   StatusOr<Group> group(std::vector<int> device_ids,
                         std::optional<int> local_device = std::nullopt) const;
   // The devices that differ from this local device only along `axes` of `mesh`.
@@ -108,17 +114,18 @@ class Client {
   }
 
   // Blocks until every pending op of this client's devices has finished; returns the first error
-  // since the last call. Local: it does not wait for work of other clients alone, but it does wait
-  // until they have read what they need of this client's tensors. Memory without an owner is free
-  // then.
-  // TF: tf.test.experimental.sync_devices.
+  // since the last call. Local: it does not wait for work that only other clients have, but it does
+  // wait until the others have read this client's tensors as far as their operations need. Memory
+  // without an owner is free then. TF: tf.test.experimental.sync_devices.
   Status sync_devices();
 
-  // Leaves the job in order: refuses what is called from now on, finishes pending work, and waits
-  // until the other live clients do the same, both up to the timeout. Then pending work is
-  // Cancelled, on all clients that take part in it. DeadlineExceeded names the devices whose local
-  // functions still run: those go on, and the client is gone when they end. Clients that this one
-  // has not waited for are told that it has left the job. The second call returns at once.
+  // Leaves the job in order: refuses later calls, finishes pending work, and waits until the other
+  // live clients do the same, both up to the timeout.
+  // - At the timeout pending work is Cancelled, on all clients that take part in it.
+  // - DeadlineExceeded names the devices whose local functions still run. These functions continue,
+  //   and the client ends after them.
+  // - Clients for which this one has not waited learn that it has left the job.
+  // - The second call returns immediately.
   Status shutdown(absl::Duration timeout = absl::Seconds(30));
 
  private:
@@ -137,10 +144,12 @@ class Client {
 };
 
 // A live mesh over all devices of the job, row-major. Collective over the clients that own its
-// devices, with one Status for all: InvalidArgument where their arguments differ, or where clients
-// wait for each other over different devices, naming two clients and both meshes with their
-// devices; Unavailable naming a client that is lost or has left; DeadlineExceeded naming the
-// clients that did not make the call. TF DTensor: create_mesh, create_distributed_mesh.
+// devices, with one Status for all:
+// - InvalidArgument where their arguments differ, or where clients wait for each other over
+//   different devices; names two clients and both meshes with their devices;
+// - Unavailable names a client that is lost or has left;
+// - DeadlineExceeded names the clients that did not make the call.
+// TF DTensor: create_mesh, create_distributed_mesh.
 StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                            const MeshOptions& options = {});
 // A live mesh over some devices, in this order. Clients that own none of them do not wait.

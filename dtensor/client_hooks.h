@@ -43,14 +43,15 @@ namespace internal {
 struct ClientHooks {
   // The term that a device adds to the sum of a barrier, instead of 1.
   std::function<int(int device_id)> barrier_term = {};
-  // The hosts and links that relayouts are planned for, whatever they are.
+  // Replaces the hosts and links by which relayouts are planned.
   std::optional<Topology> topology = {};
   // The host of each client, by id, for jobs over several hosts on one machine. Empty: the real
   // one.
   std::vector<std::string> host_ids = {};
   // The pretended arithmetic of each client's CPU, by id. Empty: the real one.
   std::vector<Arithmetic> arithmetic = {};
-  // Replaces the CUDA runtime of this machine, and what computes on its GPUs, for devices of kCuda.
+  // Replaces the CUDA runtime of this machine, and the libraries that compute on its GPUs, for
+  // devices of kCuda.
   std::shared_ptr<const cuda::Libraries> cuda = {};
   // Replaces NCCL, between the GPUs of several clients.
   std::shared_ptr<nccl::Api> nccl = {};

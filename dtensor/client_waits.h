@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The reports of long waits of a client, for calls of the layers above that wait. Internal.
+// Access to the reports of long waits of a client, for waiting calls of the layers above. Internal.
 #ifndef TESSERA_DTENSOR_CLIENT_WAITS_H_
 #define TESSERA_DTENSOR_CLIENT_WAITS_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// describe_devices: a list of device ids as clients compare it when they make a mesh.
+// describe_devices: the text of a list of device ids that clients compare when they make a mesh.
 #ifndef TESSERA_DTENSOR_DESCRIBE_DEVICES_H_
 #define TESSERA_DTENSOR_DESCRIBE_DEVICES_H_
 

@@ -6,9 +6,9 @@
 //   DTensor* const state[] = {&value, &momentum};
 //   update_on_devices("Sgd", state, gradient, kernel);
 //
-// A device's part of a tensor keeps its memory if nothing else holds it when the device computes,
-// as if the old value had been dropped and the new one had got its memory. Else the new value gets
-// memory of its own, and whatever holds the old one keeps it.
+// A device's part of a tensor keeps its memory if nothing else holds it when the device computes:
+// the new value then reuses the memory of the old one. Otherwise the new value gets memory of its
+// own, and the holders of the old value keep it.
 #ifndef TESSERA_DTENSOR_DEVICE_UPDATE_H_
 #define TESSERA_DTENSOR_DEVICE_UPDATE_H_
 
@@ -34,12 +34,13 @@ struct UpdateArrays {
   absl::Span<std::byte* const> to;
   int64_t num_elements;
 };
-// By the device's engine, null where threads of the host compute for it. Called as a DeviceKernel.
+// Computes by the device's engine, null where threads of the host compute for it. Called as a
+// DeviceKernel.
 using UpdateKernel = std::function<Status(Engine* engine, const UpdateArrays& arrays)>;
 
-// Replaces each of `state` by what the kernel makes of it. Requires tensors without errors, of one
-// client, shape and layout. An error of a device's input or old state is that of its new
-// state. FailedPrecondition after shutdown; nothing is changed then.
+// Replaces each tensor of `state` by the result of the kernel. Requires tensors without errors, of
+// one client, shape and layout. An error of a device's input or old state becomes the error of its
+// new state. FailedPrecondition after shutdown; nothing is changed then.
 Status update_on_devices(const char* label, absl::Span<DTensor* const> state, const DTensor& input,
                          UpdateKernel kernel);
 

@@ -7,15 +7,16 @@
 //   DTensor y = relayout(x, Layout::parse(mesh, "[-, model]"));  bytes move (dtensor/relayout.h)
 //   StatusOr<ShardView<float>> mine = y.shard<float>(0);         waits, then a view of memory
 //
-// A DTensor is immutable, asynchronous and cheap to copy. It may carry an error instead of a
-// value: an op on it fails with the same first error, and reading it returns it, so expressions
-// compose and nothing is lost. A tensor that was moved from is such a tensor: FailedPrecondition.
+// A DTensor is immutable, asynchronous and cheap to copy. It may carry an error instead of a value:
+// an op on it fails with the same first error, and reading it returns the error, so a program may
+// check only the last of several expressions. A tensor that was moved from carries
+// FailedPrecondition.
 //
 // Invariants:
 //   1. every client of the mesh holds exactly the shards of its own devices, in buffers of the
 //      size of layout().box(shape(), position);
 //   2. replicas hold the same bits;
-//   3. of a partial layout each device holds a term; the value is their reduction.
+//   3. under a partial layout each device holds a term; the value is their reduction.
 //
 // Thread-safe: relayouts of several threads of one client reach its devices in one order (client.h,
 // "Threads"). Creation does not communicate; relayout and to_host do, and every client of the mesh
@@ -65,9 +66,9 @@ struct RawHostShard {
 struct TensorRep;
 struct TensorAccess;
 
-// The function that views belong to: what it did wrong with them.
+// The record of a function's mistakes with its views.
 class ViewErrors;
-// Which view it is: an input of the function, or its output.
+// Identifies a view: an input of the function, or its output.
 struct ViewOrigin {
   std::shared_ptr<ViewErrors> errors;  // null outside of functions
   int input = -1;                      // -1: the output
@@ -83,10 +84,10 @@ struct ShardView {
   std::shared_ptr<const Buffer> buffer;  // keeps the memory
   internal::ViewOrigin origin = {};
 
-  // As a rank-`Rank` Eigen::TensorMap<const Eigen::Tensor<T, Rank, Eigen::RowMajor>>. Where Rank is
-  // not shape.size() it throws std::invalid_argument; in a function of local_map() it is the error
-  // of the function instead, and the map is of memory that belongs to no tensor. Include tessera.h
-  // or dtensor/eigen.h.
+  // A rank-`Rank` Eigen::TensorMap<const Eigen::Tensor<T, Rank, Eigen::RowMajor>> over the shard.
+  // Where Rank is not shape.size() it throws std::invalid_argument; in a function of local_map()
+  // this is the error of the function instead, and the map covers memory that belongs to no tensor.
+  // Include tessera.h or dtensor/eigen.h.
   template <int Rank>
   auto eigen() const {
     return internal::EigenMap<const T, Rank>::map(data, shape, origin);
@@ -117,9 +118,9 @@ class DTensor {
   Status await() const;
   // The error known now, without waiting.
   Status status() const;
-  // How this tensor was made, for a terminal. For an operation: its rule, which layouts its
-  // operands were moved to and how many bytes that took, and what was compared where operands
-  // disagreed.
+  // Describes for a terminal how this tensor was made. For an operation: its rule, the layouts to
+  // which its operands were moved, the bytes of these moves, and the alternatives that were
+  // compared where operands disagreed.
   std::string explain() const;
 
   // Number of this client's devices in the mesh; shards are numbered by local ordinal.
@@ -171,9 +172,9 @@ DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
                         absl::Span<const RawHostShard> local);
 }  // namespace internal
 
-// Every element is `value`. Here and below: under a partial layout the value is that of the
-// reduction, so the first device along the partial axes holds it and the others the identity
-// (of min, max and avg all hold it). No communication.
+// A tensor whose elements are all `value`. Here and below, under a partial layout the reduction of
+// the terms is the value: the first device along the partial axes holds it and the others hold the
+// identity (for min, max and avg all hold the value). No communication.
 template <HasDType T>
 DTensor full(const Shape& shape, T value, LayoutArg layout) {
   return internal::full_raw(dtype_of<T>(), shape, layout, &value);
@@ -186,7 +187,7 @@ template <HasDType T>
 DTensor ones(const Shape& shape, LayoutArg layout) {
   return full<T>(shape, T(1), layout);
 }
-// Element i of the flat row-major index is T(i).
+// A tensor whose element at flat row-major index i is T(i).
 template <HasDType T>
 DTensor iota(const Shape& shape, LayoutArg layout) {
   return internal::iota_raw(dtype_of<T>(), shape, layout);
@@ -211,8 +212,8 @@ DTensor from_function(const Shape& shape, LayoutArg layout,
       });
 }
 
-// The tensor whose shard on each local device, by ordinal, is given: of a partial layout, its
-// term. Replicas must be equal; those of this client are compared. TF DTensor: pack.
+// The tensor whose shard on each local device, by ordinal, is given; under a partial layout its
+// term. Replicas must be equal; the replicas of this client are compared. TF DTensor: pack.
 template <HasDType T>
 DTensor from_shards(const Shape& shape, LayoutArg layout, absl::Span<const HostTensor<T>> local) {
   std::vector<std::vector<uint8_t>> bools;  // vector<bool> has no array of bool to point at

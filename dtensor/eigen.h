@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shards as Eigen tensors: what ShardView::eigen() needs. A header of its own, because Eigen's is
-// slow to compile.
+// Shards as Eigen tensors: the implementation of ShardView::eigen(). A separate header, because
+// Eigen's is slow to compile.
 //
-// A map covers exactly the elements of its view. A map of another rank than the view's, or of a
-// view whose shape was changed to another number of elements than its data, does not exist. To ask
-// for it is an error of the function that local_map() runs, which gets a map of memory that belongs
-// to no tensor. Elsewhere eigen() throws std::invalid_argument.
+// A map covers exactly the elements of its view. A map of another rank than the view's does not
+// exist, and neither does a map of a view whose shape was changed to another number of elements
+// than its data. In a function of local_map() such a request is an error of the function, which
+// gets a map of memory that belongs to no tensor. Elsewhere eigen() throws std::invalid_argument.
 //
 // An assignment of a tensor of another shape, which Eigen does not check, is an error of the
 // function as well, and writes nothing.
@@ -26,8 +26,8 @@
 
 namespace tessera::internal {
 
-// Reports that a map of this rank was asked for, and returns memory for as many elements as each of
-// the call's tensors has, zeros at first. Throws where no function runs.
+// Reports that a map of this rank was requested, and returns memory for as many elements as the
+// largest of the call's tensors, zeros at first. Throws where no function runs.
 std::byte* refuse_map(const ViewOrigin& origin, const Shape& shape, size_t num_elements, int rank);
 // Reports that a tensor of shape `from` was assigned to a map of shape `to`.
 void refuse_assignment(const ViewOrigin& origin, const Shape& to, const Shape& from);
@@ -45,7 +45,7 @@ class AssignableMap : public Eigen::TensorMap<Tensor> {
       : Base(data, sizes), origin_(std::move(origin)) {}
   AssignableMap(const AssignableMap&) = default;
 
-  // What expressions take an operand by.
+  // Expressions take an operand by this function.
   const AssignableMap& derived() const { return *this; }
 
   template <class Values>
@@ -119,7 +119,7 @@ struct EigenMap {
     std::byte* const memory = refuse_map(origin, shape, data.size(), Rank);
     const bool has_elements = is_whole && memory != nullptr;
     for (int dim = 0; dim < Rank; ++dim) sizes[dim] = has_elements ? 1 : 0;
-    // The last dim has what is left of the elements.
+    // The last dim has the product of the remaining dims.
     for (size_t dim = 0; Rank > 0 && has_elements && dim < shape.size(); ++dim) {
       sizes[std::min<size_t>(dim, Rank - 1)] *= shape[dim];
     }

@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// Which positions of the mesh copy of each other, directly or by others.
+// The positions of the mesh that copy from each other, directly or through others.
 class Components {
  public:
   explicit Components(const Fetch& fetch) : sets_(fetch.from().mesh().size()) {

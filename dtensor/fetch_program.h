@@ -13,8 +13,8 @@
 
 namespace tessera {
 
-// Devices that copy of each other are a group. A device that copies nothing has no new box: it
-// keeps what it holds, and others may read it.
+// Devices that copy from each other are a group. A device that copies nothing has no new box: it
+// keeps its buffer, and others may read it.
 StatusOr<std::shared_ptr<const StepProgram>> make_fetch_program(const ProgramClient& client,
                                                                 const Fetch& fetch);
 

@@ -26,10 +26,10 @@ namespace {
 
 // How long shutdown() waits past its timeout for the work that it has cancelled.
 constexpr absl::Duration kCancelGrace = absl::Milliseconds(200);
-// How long the coordinator has to say what a call waits for.
+// How long to wait for the coordinator's answer about an awaited call.
 constexpr absl::Duration kAnswerLimit = absl::Seconds(1);
 
-// Devices of one client are of one process, and clients of one id of a host are on one host.
+// Devices of one client belong to one process, and clients with one host id are on one host.
 StatusOr<Topology> topology_of(absl::Span<const Device> devices,
                                absl::Span<const MemberInfo> members, const LinkCosts& costs) {
   const auto num_devices = static_cast<int64_t>(devices.size());
@@ -75,7 +75,7 @@ WaitReports::Missing awaited_by_connect(Coordinator& coordinator) {
           {missing.begin(), missing.end()}};
 }
 
-// What does not depend on the token, nor on the time of the call.
+// The options that depend neither on the token nor on the time of the call.
 CoordinatorOptions coordinator_options(const JobEnvironment& job, const ClientOptions& options,
                                        const internal::ClientHooks& hooks) {
   CoordinatorOptions coordinator;
@@ -197,7 +197,7 @@ Status JobConnection::start_devices(std::unique_ptr<Platform> platform, const Jo
   }
   coordinator_->set_lost_callback(
       [devices = client_devices_.get()](int client, const Status& reason) {
-        // The launcher then knows that what this client does next is not the root cause.
+        // The launcher then knows that later actions of this client are not the root cause.
         report_fatal_status(reason);
         devices->report_lost(client, reason);
       });

@@ -39,7 +39,7 @@ struct JobTimes;
 
 class JobConnection {
  public:
-  // Errors are those of Client::connect().
+  // Errors as Client::connect().
   static StatusOr<JobConnection> connect(const ClientOptions& options,
                                          const internal::ClientHooks& hooks);
 
@@ -48,7 +48,7 @@ class JobConnection {
   int local_rank() const;
   // By id.
   absl::Span<const Device> devices() const { return devices_; }
-  // Those of this client.
+  // The devices of this client.
   ClientDevices& client_devices() const { return *client_devices_; }
   // How relayouts are planned.
   const PlanOptions& plan_options() const { return plan_options_; }
@@ -67,18 +67,18 @@ class JobConnection {
   // was cancelled after `timeout`. `keep`: as for stop().
   Status leave(absl::Duration timeout, std::shared_ptr<const void> keep);
   // Ends the threads and closes the sockets. Functions that still run on a device at the deadline
-  // go on; a thread of its own then keeps `keep`, which holds this object, until they have ended.
-  // Returns which devices those are, empty for none.
+  // continue; a thread then keeps `keep`, which holds this object, until they have ended. Returns
+  // which devices these are, empty for none.
   std::string stop(absl::Time deadline, std::shared_ptr<const void> keep);
 
  private:
   JobConnection(const ClientOptions& options, const internal::ClientHooks& hooks)
       : options_(options), hooks_(hooks) {}
-  // Reports of long waits, from now on.
+  // Starts the reports of long waits.
   Status start_reports(int client_id);
   Status start_devices(std::unique_ptr<Platform> platform, const JobTimes& times, uint64_t job_word,
                        absl::Time deadline);
-  // The clients that a call of this client at the coordinator waits for. `value`: that of a
+  // The clients for which a call of this client at the coordinator waits. `value`: the value of a
   // check-in, else empty. Called by the thread of the reports.
   WaitReports::Missing awaited(AwaitedCall::Kind kind, absl::string_view value) const;
 
@@ -89,7 +89,7 @@ class JobConnection {
   Arithmetic arithmetic_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<ClientDevices> client_devices_;
-  std::unique_ptr<WaitReports> reports_;  // uses what is above: it goes first
+  std::unique_ptr<WaitReports> reports_;  // destroyed first: uses the members above
 };
 
 }  // namespace tessera

@@ -123,7 +123,7 @@ class LocalMapPart {
     TESSERA_RETURN_IF_ERROR(result.take_memory());
     context.output_ = result.mutable_data();
     const Status returned = call(fn, context);
-    // What it asked for comes first: an error of the function's own may follow from it.
+    // Requests for missing views come first: an error of the function may follow from them.
     Status status = context.errors_->first();
     status.Update(returned);
     return with_context(status, absl::StrCat("local_map on device ", context.device_id_));

@@ -9,9 +9,9 @@
 //                           multiply(a.data, b.data, local.output<float>().data);
 //                         });
 //
-// Shards go in as they are, partial terms too; what the function writes is taken for the shard of
-// the output, or for its term where the output layout is partial. Nothing is sent.
-// JAX: shard_map. PyTorch: local_map.
+// Shards are passed unchanged, partial terms too. The output of the function becomes the shard of
+// the result, or its term where the output layout is partial. Nothing is sent. JAX: shard_map.
+// PyTorch: local_map.
 #ifndef TESSERA_DTENSOR_LOCAL_MAP_H_
 #define TESSERA_DTENSOR_LOCAL_MAP_H_
 
@@ -56,7 +56,7 @@ struct MutableShardView {
   absl::Span<T> data;
   internal::ViewOrigin origin = {};
 
-  // As ShardView::eigen(). To assign a tensor of another shape is an error of the function too.
+  // As ShardView::eigen(). Assigning a tensor of another shape is an error of the function too.
   template <int Rank>
   auto eigen() const {
     return internal::EigenMap<T, Rank>::map(data, shape, origin);
@@ -65,17 +65,17 @@ struct MutableShardView {
 
 // The device of a call, as its function sees it. Lives as long as the call.
 //
-// A view asked for with the wrong type or index fails the op with an error that says so, whatever
-// the function does afterwards. The function may go on: the view it gets has memory that belongs to
-// no tensor, zeros at first, and the shape of the tensor. A missing input has the shape of the
-// output, and dims of 1 after it up to rank 8.
+// A request for a view with the wrong type or index fails the op with an error that says so,
+// whatever the function does afterwards. The function may continue: it gets a view of memory that
+// belongs to no tensor, zeros at first, with the shape of the tensor. A missing input has the shape
+// of the output, followed by dims of 1 up to rank 8.
 class LocalContext {
  public:
   int device_id() const { return device_id_; }
   // One coordinate per axis of the output's mesh.
   absl::Span<const int64_t> coordinates() const { return coordinates_; }
   int num_inputs() const { return static_cast<int>(inputs_.size()); }
-  // A GPU's stream, a cudaStream_t; null on a CPU. Views on a GPU are of the GPU's memory: the
+  // A GPU's stream, a cudaStream_t; null on a CPU. Views on a GPU cover the GPU's memory: the
   // function gives the stream work that reads and writes them, and returns without waiting for it.
   void* cuda_stream() const { return cuda_stream_; }
   const Box& input_box(int index) const;
@@ -124,8 +124,8 @@ class LocalContext {
   std::shared_ptr<internal::ViewErrors> errors_;
 };
 
-// Any callable with a LocalContext&, that returns nothing or a Status. It is copied, called on the
-// threads of the local devices, at the same time, and after local_map has returned.
+// Any callable with a LocalContext& that returns nothing or a Status. Copies of it are called on
+// the threads of the local devices, at the same time, and after local_map has returned.
 class LocalFn {
  public:
   template <class Fn>

@@ -25,7 +25,7 @@ namespace tessera::internal {
 
 namespace {
 
-// What fills a buffer of one local device.
+// Fills a buffer of one local device.
 struct Filling {
   LocalDevice& device;
   const Box& box;
@@ -57,7 +57,7 @@ void fill_from_host(const Filling& filling, Write write) {
   filling.device.upload(filling.staged, filling.buffer);
 }
 
-// What devices of one box that all hold the value, or all its identity, have in common.
+// The shared state of devices with one box that all hold the value, or all its identity.
 struct Made {
   std::shared_ptr<const Buffer> shared;  // where they use memory of the host
   std::shared_ptr<const Buffer> staged;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NoSync: a thread that must not call sync_devices(), because others have yet to give the devices
-// what it would wait for. Internal, for distribute/.
+// NoSync: marks a thread that must not call sync_devices(), because other threads have yet to give
+// the devices the work for which it would wait. Internal, for distribute/.
 #ifndef TESSERA_DTENSOR_NO_SYNC_H_
 #define TESSERA_DTENSOR_NO_SYNC_H_
 
@@ -11,7 +11,7 @@
 
 namespace tessera::internal {
 
-// For the calling thread, as long as the object lives, on the same thread.
+// Applies to the calling thread while the object lives, on the same thread.
 class NoSync {
  public:
   explicit NoSync(const Client& client);

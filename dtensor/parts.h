@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parts of a tensor: what the devices of a smaller mesh hold of it, as a tensor of that mesh; and
-// back. Internal, for distribute/. Nothing is copied, and nothing is sent.
+// Parts of a tensor: the shards of the devices of a smaller mesh, as a tensor of that mesh; and the
+// inverse. Internal, for distribute/. Nothing is copied, and nothing is sent.
 #ifndef TESSERA_DTENSOR_PARTS_H_
 #define TESSERA_DTENSOR_PARTS_H_
 
@@ -15,21 +15,21 @@
 
 namespace tessera::internal {
 
-// What the devices of `layout`, which are some of those of `whole`, hold of it, seen as a tensor of
-// this shape. Requires that each of them holds a box of the same sizes under both layouts. Shares
-// the buffers. An error of the tensor is that of its part.
+// The shards of `whole` on the devices of `layout`, which must be devices of `whole`, as a tensor
+// of this shape. Requires that each of them holds a box of the same sizes under both layouts.
+// Shares the buffers. An error of the tensor is the error of its part.
 DTensor part_of(const DTensor& whole, const Layout& layout, const Shape& shape);
 
-// The tensor whose devices hold what they hold of the parts. Requires a layout of a live mesh,
-// parts of this dtype, and each local device of the mesh in one of them, with a box of the same
-// sizes. The error of a part is that of its devices, which other clients learn from the next
-// operation that needs their shards.
+// The tensor whose devices hold the shards of the parts. Requires a layout of a live mesh, parts of
+// this dtype, and each local device of the mesh in a part, with a box of the same sizes. The error
+// of a part becomes the error of its devices, which other clients learn from the next operation
+// that needs their shards.
 DTensor assemble(absl::Span<const DTensor> parts, DType dtype, const Layout& layout,
                  const Shape& shape);
 
-// The tensor as one of other devices: those at the same positions of a mesh with the same axes, of
-// which each is of the same client. Requires devices that are CPUs. Shares the buffers: whichever
-// device fills one, an operation of the other waits for it.
+// The tensor on other devices: the devices at the same positions of a mesh with the same axes, each
+// of the same client. Requires devices that are CPUs. Shares the buffers: whichever device fills a
+// buffer, an operation of the other one waits for it.
 DTensor seen_by(const DTensor& tensor, const Mesh& mesh);
 
 // Waits for a local shard, as DTensor::shard() numbers them, and views it without its type.

@@ -21,8 +21,9 @@
 namespace tessera {
 namespace {
 
-// A group of devices that run a step together, with what each of their rows needs of all members:
-// to look it up for each row anew would take longer than the step itself with many devices.
+// A group of devices that run a step together, with the data that each of their rows needs of all
+// members: looking it up for each row anew would take longer than the step itself with many
+// devices.
 struct StepGroup {
   std::vector<int> ids;
   StatusOr<std::shared_ptr<GroupBackend>> backend;
@@ -158,7 +159,8 @@ class StepGroups {
   absl::flat_hash_map<int, StepGroup*> group_of_;  // by device id
 };
 
-// The positions in the group whose new box is that of the device; none where it is alone in this.
+// The positions in the group whose new box equals the new box of the device; none where no other
+// has it.
 std::vector<int> replicas_in(const PlanStep& step, StepGroup& group, int device_id) {
   if (group.positions_by_box.empty()) {
     for (size_t k = 0; k < group.ids.size(); ++k) {
@@ -185,8 +187,8 @@ std::optional<Box> slice_of(Box box, int64_t part, int64_t parts) {
   return box;
 }
 
-// Lets the member at `position` share its output with the replicas, those of its group that want
-// the same: each pulls a slice.
+// Makes the member at `position` share its output with the replicas, the members of its group that
+// want the same box: each pulls a slice.
 void share_output(std::vector<int> replicas, int position, BoxExchange& boxes) {
   // In an exchange some members have replicas and others have none, and no member knows which. So
   // no member may put its input into its entry, as calls without replicas do: a count of 0 prevents
@@ -235,7 +237,7 @@ std::string detail_of(absl::string_view text, const RelayoutPlan& plan, const Pl
   return plan.steps().size() == 1 ? std::string(text) : absl::StrCat(text, " / ", step.to_string());
 }
 
-// What the rows of one step have in common.
+// The shared data of the rows of one step.
 struct StepOfRows {
   StepOfRows(const ProgramClient& client, const RelayoutPlan& plan, const PlanStep& step,
              bool shares_replicas)

@@ -22,7 +22,7 @@ constexpr int64_t kWeightOfPlan = 16;
 
 Mesh without_runtime(const Mesh& mesh) { return internal::with_runtime(mesh, nullptr); }
 
-// Errors are those of `client.group`.
+// Errors as `client.group`.
 StatusOr<std::shared_ptr<const BarrierPlan>> make_barrier_plan(const ProgramClient& client,
                                                                const Mesh& mesh) {
   auto plan = std::make_shared<BarrierPlan>(BarrierPlan{
@@ -63,7 +63,7 @@ StatusOr<std::shared_ptr<GroupBackend>> Programs::group(absl::Span<const int> de
     fetches_.clear();
     barriers_.clear();
     devices.forget_unused_groups();
-    // What users hold stays: the caches are not emptied again before there is much more.
+    // Groups that users hold stay: the caches are not emptied again before groups take much more.
     const uint64_t kLeast = ClientDevices::kGroupBytes;
     most_group_bytes_.store(std::max(kLeast, devices.num_group_bytes() + kLeast / 4),
                             std::memory_order_relaxed);

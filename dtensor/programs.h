@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Programs: what the operations of one client need and is made once: groups of devices, programs of
-// relayouts and fetches, plans of barriers. Internal to dtensor/.
+// Programs: prepared objects for the operations of one client, each made once: groups of devices,
+// programs of relayouts and fetches, plans of barriers. Internal to dtensor/.
 //
 // Invariants:
 //   1. equal arguments give the same program, as long as it is kept;
-//   2. what is kept holds no mesh that holds the runtime, which would never end;
-//   3. when groups take more memory than a bound, all that is kept is released.
+//   2. no kept object holds a mesh that holds the runtime, which would then never end;
+//   3. when groups take more memory than a bound, all kept objects are released.
 //
 // Thread-safe.
 #ifndef TESSERA_DTENSOR_PROGRAMS_H_
@@ -40,7 +40,7 @@
 
 namespace tessera {
 
-// What barriers on one mesh have in common.
+// The shared data of all barriers on one mesh.
 struct BarrierPlan {
   Mesh mesh;
   SharedText where;  // "on {x=2}"
@@ -54,7 +54,7 @@ class Programs {
   // Both must outlive the object.
   Programs(const JobConnection& job, const Turns& turns);
 
-  // FailedPrecondition after shutdown; other errors are those of ClientDevices::group().
+  // FailedPrecondition after shutdown; other errors as ClientDevices::group().
   StatusOr<std::shared_ptr<GroupBackend>> group(absl::Span<const int> device_ids);
 
   // The key of a program, owned by the caller.
@@ -65,12 +65,12 @@ class Programs {
     DType dtype;
     Replicas replicas;
   };
-  // This client's part of each.
+  // This client's part of each program.
   StatusOr<std::shared_ptr<const RelayoutProgram>> relayout(const RelayoutArgs& args);
   StatusOr<std::shared_ptr<const StepProgram>> fetch(const std::shared_ptr<const Fetch>& fetch);
   StatusOr<std::shared_ptr<const BarrierPlan>> barrier(const Mesh& mesh);
 
-  // How many are kept.
+  // The number of kept programs.
   size_t size() const { return relayouts_.size() + fetches_.size() + barriers_.size(); }
 
  private:
@@ -78,7 +78,7 @@ class Programs {
   const Turns& turns_;
   const std::function<StatusOr<std::shared_ptr<GroupBackend>>(absl::Span<const int>)> find_group_;
   const ProgramClient client_;
-  // When groups take so many bytes, what is kept of them is released.
+  // When groups take so many bytes, all kept objects are released.
   std::atomic<uint64_t> most_group_bytes_;
 
   struct RelayoutKey {

@@ -6,9 +6,9 @@
 
 namespace tessera {
 
-// kShared: devices of one host that end up with the same part of the tensor read one copy of it. A
-// gather then writes the tensor once, not once per device, and holds that much less memory. Equal
-// on all clients. An equivalent layout shares only what the source did.
+// kShared: devices of one host that get the same part of the tensor read one copy of it. A gather
+// then writes the tensor once, not once per device, and holds that much less memory. Equal on all
+// clients. An equivalent layout shares only buffers that the source shared.
 enum class Replicas { kOwn, kShared };
 
 }  // namespace tessera

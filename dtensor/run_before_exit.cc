@@ -18,7 +18,7 @@ namespace {
 
 // The endings under way in this process. Never destroyed: its threads may outlive main().
 struct Endings {
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the members below
   std::condition_variable changed;
   ForkGuard fork_guard;
   int num_running = 0;
@@ -53,7 +53,7 @@ Status run_before_exit(absl::string_view subject, absl::AnyInvocable<void()> bod
   };
   count(1);
   StatusOr<Thread> thread = start_thread(subject, [body = std::move(body), count]() mutable {
-    std::exchange(body, nullptr)();  // with what it holds
+    std::exchange(body, nullptr)();  // with its captures
     count(-1);
   });
   if (!thread.ok()) {

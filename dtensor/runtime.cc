@@ -22,7 +22,7 @@ uint64_t next_runtime_number() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-// Ends the runtime as its last handle goes:
+// Ends the runtime when its last handle is destroyed:
 //
 //   where the last handle goes    the runtime
 //   on a thread of the user's     ends at once: ~Runtime waits for the threads of its devices
@@ -30,8 +30,9 @@ uint64_t next_runtime_number() {
 //   in a report of a long wait    the same
 //   in a forked child             stays: its threads and shared memory are the parent's
 //
-// The first: a program may rely on the job being left when the handle has gone. The second happens
-// where a local function holds a tensor, a mesh or the client, and outlives all other handles.
+// The first case: a program may rely on the job being left when the handle is destroyed. The second
+// case occurs where a local function holds a tensor, a mesh or the client, and outlives all other
+// handles.
 void dispose(Runtime* runtime) {
   if (!runtime->devices().check_process().ok()) return keep_until_exit(runtime);
   if (runtime->devices().check_may_wait("~Client").ok() && !runtime->job().reports().is_current()) {

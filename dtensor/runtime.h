@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runtime: what stands behind a Client, its live meshes and its tensors. Internal to dtensor/.
+// Runtime: the implementation behind a Client, its live meshes and its tensors. Internal to
+// dtensor/.
 //
 //   job()       the client's place in its job             JobConnection
 //   devices()   its devices, and the memory of its host   ClientDevices
 //   turns()     the order of its operations               Turns
-//   programs()  groups, and what operations need          Programs
+//   programs()  groups, and prepared programs of operations  Programs
 //
 // Its last handle ends it (dispose() in runtime.cc). Thread-safe.
 //
-// Tensors live in the memory of the devices. That of the host serves barriers and what clients tell
-// each other, and is the memory of devices that are CPUs.
+// Tensors live in the memory of the devices. Memory of the host serves barriers and the data that
+// clients exchange, and is the memory of devices that are CPUs.
 #ifndef TESSERA_DTENSOR_RUNTIME_H_
 #define TESSERA_DTENSOR_RUNTIME_H_
 
@@ -44,7 +45,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
                                                     const internal::ClientHooks& hooks);
   ~Runtime() override;
 
-  // Tells the runtimes of this process apart; never given twice.
+  // Unique among the runtimes of this process; never reused.
   uint64_t number() const { return number_; }
   const JobConnection& job() const { return job_; }
   ClientDevices& devices() const { return job_.client_devices(); }
@@ -59,12 +60,12 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
     return barriers_.run(mesh, name, timeout);
   }
   Status sync_devices();
-  // For NoSync: sync_devices() fails on `thread`.
+  // For NoSync: makes sync_devices() fail on `thread`.
   void forbid_sync(std::thread::id thread);
   void allow_sync(std::thread::id thread);
   Status shutdown(absl::Duration timeout);
-  // The state of the layer of operations for this client, which `make` makes at the first call. It
-  // must hold nothing that holds the runtime.
+  // The state of the layer of operations for this client, which the first call makes by `make`. It
+  // must not hold anything that holds the runtime.
   void* op_state(absl::FunctionRef<std::shared_ptr<void>()> make) {
     std::call_once(op_state_once_, [&] { op_state_ = make(); });
     return op_state_.get();

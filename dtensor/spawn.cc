@@ -61,8 +61,8 @@ struct ReportHeader {
   int32_t code;
 };
 
-// Ends the child. It reports before its client goes, so that the parent can read of a failure
-// before it can read of what the failure does to the others.
+// Ends the child. It reports before its client ends, so that the parent can read the failure before
+// it can read the effects of the failure on the others.
 [[noreturn]] void report_and_exit(int report, const Status& status) {
   const ReportHeader header = {absl::ToUnixNanos(steady_now()),
                                static_cast<int32_t>(status.code())};
@@ -100,7 +100,7 @@ std::optional<ReportHeader> header_of(const Child& child) {
   return header;
 }
 
-// The result of a child that has ended, from what it reported and how it ended.
+// The result of a child that has ended, from its report and its exit status.
 Status outcome(int client_id, const Child& child) {
   const std::string name = absl::StrCat("client ", client_id, " (pid ", child.pid, ")");
   if (const std::optional<ReportHeader> header = header_of(child)) {
@@ -112,7 +112,7 @@ Status outcome(int client_id, const Child& child) {
                                              by_signal ? "" : " before its function returned"));
 }
 
-// Reads what has come from a child.
+// Reads the bytes that a child has written.
 void read_report(Child& child) {
   char buffer[4096];
   while (child.report.is_open()) {

@@ -15,11 +15,12 @@
 namespace tessera {
 
 // Runs `fn` in that many child processes, each a connected client; each shuts its client down when
-// `fn` has returned. Returns when all have ended: the first failure, naming the client, once the
-// others were stopped. An exception that leaves `fn` is Unknown. `options` are those of every
-// client, except what spawn itself sets: coordinator, coordinator_is_hosted, client_id,
-// num_clients, token. The coordinator runs in a child process too, so that the loss of any client,
-// 0 included, leaves it running.
+// `fn` has returned. Returns when all have ended. The first failure, which names the client, stops
+// the others and is the result. An exception that leaves `fn` is Unknown.
+// - All clients get `options`, except the fields that spawn itself sets: coordinator,
+//   coordinator_is_hosted, client_id, num_clients, token.
+// - The coordinator runs in a child process too, so that it survives the loss of any client, 0
+//   included.
 //
 // The children are forks: call it before this process connects a client or starts threads that
 // hold locks. FailedPrecondition if gRPC already runs in this process.

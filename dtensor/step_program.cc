@@ -18,7 +18,7 @@
 namespace tessera {
 namespace {
 
-// Whether a device comes through a step with the memory that it holds.
+// Whether a device finishes a step with the memory that it holds.
 bool shares_memory(const DeviceStep& row, const Held& held) {
   return row.keeps_buffer || (row.view_offset_bytes.has_value() && held.is_kept);
 }
@@ -39,9 +39,9 @@ struct Launch {
   Label label;
 };
 
-// Runs one step of one device: from what it holds to what it holds next. The output takes its
-// memory when the stream runs the step. By then all steps but the previous one have released
-// theirs, so that the device never holds more than RelayoutPlan::peak_bytes().
+// Runs one step of one device: from its buffer to its next buffer. The output acquires its memory
+// when the stream runs the step. By then all steps except the previous one have released theirs, so
+// that the device never holds more than RelayoutPlan::peak_bytes().
 void run_row(const Launch& launch, const DeviceStep& row, Held& held) {
   if (shares_memory(row, held)) return share_memory(row, launch.dtype, held);
   std::shared_ptr<const Buffer> in = std::exchange(held, Held()).buffer;
@@ -112,8 +112,8 @@ bool run_step_here(Runtime& runtime, const std::vector<DeviceStep>& rows, DType 
   return true;
 }
 
-// Runs what this thread may run by itself if nothing is before it. Returns how many steps it ran.
-// Requires a turn, which the caller keeps until the devices have the steps that are left.
+// Runs the steps that this thread may run by itself if nothing is before them. Returns how many
+// steps it ran. Requires a turn, which the caller keeps until the devices have the remaining steps.
 size_t run_here(Runtime& runtime, const StepProgram& program, DType dtype, HeldByDevice& held) {
   if (!program.runs_on_caller) return 0;
   TakenStreams streams;

@@ -8,7 +8,8 @@
 // Invariants:
 //   1. one thread at a time holds a turn, so that two operations are in the same order on every
 //      device;
-//   2. after close() no operation begins: those that began have reached all of their devices.
+//   2. after close() no operation begins, and every operation that began has reached all of its
+//      devices.
 //
 // Thread-safe.
 #ifndef TESSERA_DTENSOR_TURNS_H_
@@ -37,7 +38,7 @@ class Turns {
   StatusOr<Turn> take();
   // FailedPrecondition after close(), and in a forked child.
   Status check_open() const;
-  // Whether it was open.
+  // Returns whether it was open.
   bool close();
   // Numbers the operations of this client, equal on all clients of an SPMD program.
   uint64_t next_op_number() { return op_number_.fetch_add(1, std::memory_order_relaxed) + 1; }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ViewErrors: what a function of local_map() asked for and does not exist, and memory in its place.
-// Internal to dtensor/.
+// ViewErrors: the views that a function of local_map() requested and that do not exist, and memory
+// in their place. Internal to dtensor/.
 //
 //   errors->report(absl::InvalidArgumentError("output written as i32, and it is f32"));
 //   return errors->memory(/*view=*/-1, 12);
 //
-// The function goes on with the memory, which no tensor has, and the op fails with the first error.
+// The function continues with the memory, which no tensor has, and the op fails with the first
+// error.
 #ifndef TESSERA_DTENSOR_VIEW_ERRORS_H_
 #define TESSERA_DTENSOR_VIEW_ERRORS_H_
 
@@ -32,16 +33,16 @@ class ViewErrors {
   ViewErrors(LocalDevice& device, int64_t most_elements)
       : device_(device), most_elements_(most_elements) {}
 
-  // Keeps the first.
+  // Keeps only the first error.
   void report(Status error);
   Status first() const;
 
   // Memory of the device for `num_elements` elements of any type, at least for most_elements: so
-  // copies of another shard's size are in bounds. One memory for each `view`. Null where there is
-  // none.
+  // copies of another shard's size are in bounds. One memory for each `view`. Null where it cannot
+  // be allocated.
   std::byte* memory(int view, int64_t num_elements);
-  // Stands for the box of an input that does not exist: that of the output, followed by dims of
-  // one element up to rank 8, so that indices of dims are in bounds.
+  // The box of an input that does not exist: the box of the output, followed by dims of one element
+  // up to rank 8, so that indices of dims are in bounds.
   const Box& missing_box(const Box& output);
 
  private:
@@ -55,7 +56,7 @@ class ViewErrors {
 
   LocalDevice& device_;
   const int64_t most_elements_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   Status first_;
   std::multimap<int, Memory> memories_;
   std::unique_ptr<const Box> missing_box_;

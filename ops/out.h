@@ -12,7 +12,7 @@
 
 namespace tessera::ops {
 
-// The layout of an operation's result: inferred (infer.h) when absent, else exactly this one. The
+// The layout of an operation's result: inferred when absent, else exactly this one. The
 // error of a layout that could not be made becomes the tensor's.
 struct Out {
   Out() = default;
