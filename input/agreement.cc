@@ -36,7 +36,7 @@ StatusOr<Agreement> Agreement::create(const Client& client, const Mesh& mesh, in
 
 StatusOr<std::vector<Agreement::Row>> Agreement::exchange(const StatusOr<Row>& row) const {
   const Shape shape = {static_cast<int64_t>(clients_.size()), num_columns_};
-  // An error travels as the error of the client's part of the tensor.
+  // A client's error is passed on as the error of its part of the tensor.
   DTensor mine =
       row.ok() ? from_function<int64_t>(shape, own_,
                                         [&](const Box&, absl::Span<int64_t> out) {

@@ -9,10 +9,11 @@
 //   client 1   exchange(an error)
 //
 // Collective over the clients: they make the same calls in the same order, by the thread that makes
-// their other collective calls. A round is one relayout of some tens of bytes between one device of
-// each client. It takes its place in the order of these devices, so it waits for their earlier
-// operations. No client waits longer than for any other collective, and none waits for a lost
-// client.
+// their other collective calls.
+//
+// - A round is one relayout of some tens of bytes between one device of each client.
+// - It takes its place in the order of these devices, so it waits for their earlier operations.
+// - No client waits longer than for any other collective, and none waits for a lost client.
 #ifndef TESSERA_INPUT_AGREEMENT_H_
 #define TESSERA_INPUT_AGREEMENT_H_
 
@@ -29,15 +30,15 @@ namespace tessera::input::internal {
 
 class Agreement {
  public:
-  // Between the clients that own devices of a live mesh; this client must be one of them.
+  // Between the clients that own devices of a live mesh, of which this client must own some.
   static StatusOr<Agreement> create(const Client& client, const Mesh& mesh, int64_t num_columns);
 
-  // Ascending; the rows of a round are in this order.
+  // Ascending. The rows of a round are in this order.
   const std::vector<int>& clients() const { return clients_; }
 
   using Row = std::vector<int64_t>;
-  // The rows of all clients; or, where a client gives an error, that error, or one of them, the
-  // same on all. Requires a row of num_columns.
+  // Returns the rows of all clients. If clients pass errors, all clients get the same error, the
+  // error of one client. Requires a row of num_columns.
   StatusOr<std::vector<Row>> exchange(const StatusOr<Row>& row) const;
 
  private:

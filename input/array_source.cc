@@ -41,7 +41,7 @@ uint64_t read_integer(absl::string_view bytes, bool is_big_endian) {
   return value;
 }
 
-// The type of a 'f4' of NumPy.
+// The dtype of a NumPy type such as 'f4'.
 std::optional<DType> dtype_of_npy(absl::string_view name) {
   constexpr std::pair<absl::string_view, DType> kNames[] = {
       {"b1", DType::kBool},    {"i1", DType::kInt8},    {"u1", DType::kUint8},
@@ -85,7 +85,7 @@ class NpyDictionary {
   }
 
  private:
-  // A text of Python, of 2 or 3: 'f4', "f4", u'f4' or b'f4'.
+  // Reads a string of Python 2 or 3: 'f4', "f4", u'f4' or b'f4'.
   StatusOr<std::string> read_text() {
     if (!cursor_.consume('u')) (void)cursor_.consume('b');
     const char quote = cursor_.next_is('"') ? '"' : '\'';
@@ -102,7 +102,7 @@ class NpyDictionary {
           "its elements are structures; save each of their fields as an array");
     }
     TESSERA_ASSIGN_OR_RETURN(const std::string name, read_text());
-    // The byte order may be left out: it is the machine's, as with '='.
+    // The byte order may be left out; it is then the machine's, as with '='.
     absl::string_view type = name;
     const bool has_order = !type.empty() && absl::StrContains("<>|=", type.substr(0, 1));
     if (has_order) type.remove_prefix(1);
@@ -132,7 +132,7 @@ class NpyDictionary {
       const std::optional<int64_t> size = cursor_.read_integer();
       if (!size.has_value()) return cursor_.expected("a size or \")\"");
       header->shape.push_back(*size);
-      (void)cursor_.consume('L');  // a long number of Python 2
+      (void)cursor_.consume('L');  // a long integer of Python 2
       if (!cursor_.consume(',') && !cursor_.next_is(')')) return cursor_.expected("\",\" or \")\"");
     }
     has_shape_ = true;
@@ -143,14 +143,14 @@ class NpyDictionary {
   bool has_descr_ = false, has_order_ = false, has_shape_ = false;
 };
 
-// The data of an array in Fortran order: columns, one for each number of an element, that hold
-// this number of all elements:
+// The data of an array in Fortran order is a list of columns, one for each number of an element. A
+// column holds this number of all elements:
 //
 //   shape [3, 2, 2]    file: 000 100 200 | 010 110 210 | 001 101 201 | 011 111 211
 //   element 1          100, 101, 110, 111: one number of each column
 //
-// Elements in a row come from a block, which has a part of each column; others are read number by
-// number. Thread-safe.
+// Consecutive elements come from a block, which has a part of each column. Other elements are read
+// number by number. Thread-safe.
 class FortranReader {
  public:
   FortranReader(std::shared_ptr<const InputFile> file, const ArrayHeader& header)
@@ -160,7 +160,7 @@ class FortranReader {
         shape_(header.shape.begin() + 1, header.shape.end()),
         number_bytes_(dtype_size(header.dtype)),
         num_columns_(tessera::num_elements(shape_)) {
-    // A page of each column, but a block of 16 MiB at most.
+    // A page of each column, and at most 16 MiB.
     constexpr int64_t kPageBytes = 1 << 12;
     constexpr int64_t kMostBlockBytes = 1 << 24;
     const int64_t element_bytes = std::max<int64_t>(1, num_columns_ * number_bytes_);
@@ -223,7 +223,7 @@ class FortranReader {
   mutable int64_t last_ = -1;
 };
 
-// Elements are parts along dim 0 of an array.
+// The elements are the parts of an array along dim 0.
 class ArraySource : public Source {
  public:
   ArraySource(std::shared_ptr<const InputFile> file, ArrayHeader header)
@@ -280,7 +280,7 @@ class ArraySource : public Source {
   std::unique_ptr<const FortranReader> fortran_;
 };
 
-// Checks an array of this header in a file of so many bytes.
+// Checks an array with this header in a file of so many bytes.
 Status check_array(const ArrayHeader& header, int64_t file_bytes) {
   if (header.shape.empty()) {
     return absl::InvalidArgumentError(

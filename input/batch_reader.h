@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BatchReader: the batches of a data set in order, of which a client reads the rows that it needs.
-// Internal to input/.
+// BatchReader: reads the batches of a data set in order, and of each batch the rows that this
+// client needs. Internal to input/.
 //
 //   range(10) in batches of 4    step 0: 0 1 2 3    step 1: 4 5 6 7    step 2: 8 9
 //   rows {2, 3} of each          2 3                6 7                nothing below 2
 //
-// With random access other rows are not read. A stream is read whole, because only that shows how
-// many rows there are.
+// With random access other rows are not read. A stream is read whole, because its number of rows is
+// known only at its end.
 #ifndef TESSERA_INPUT_BATCH_READER_H_
 #define TESSERA_INPUT_BATCH_READER_H_
 
@@ -62,12 +62,12 @@ struct RowBatch {
 
 class BatchReader {
  public:
-  // Requires a rep without an error. Without batches it reads elements as batches of one.
+  // Requires a rep without an error. A data set without batches is read as batches of one element.
   static StatusOr<std::unique_ptr<BatchReader>> open(const Dataset& dataset,
                                                      const IteratorState& from);
 
-  // The rows rows(size), ascending, of the next batch; nothing at the end. An error is of the first
-  // row that has one; it stays.
+  // Reads the rows rows(size), ascending, of the next batch. Returns nothing at the end. If rows
+  // fail, returns the error of the first one, and so does every later call.
   using ChooseRows = absl::FunctionRef<std::vector<int64_t>(int64_t size)>;
   StatusOr<std::optional<RowBatch>> next(ChooseRows rows);
   // The state of the batch that comes next.
@@ -91,27 +91,27 @@ class BatchReader {
   const Batching batching_;
   Status failed_;
 
-  // A stream: its reader, the epoch and step of the batch that comes next, and the state before the
-  // last call of next().
+  // For a stream: its reader, the epoch and step of the next batch, and the state before the last
+  // call of next().
   std::unique_ptr<Reader> reader_;
   int64_t stream_epoch_ = 0;
   int64_t stream_step_ = 0;
   bool stream_ended_ = false;
   IteratorState before_;
 
-  // Random access: the element that the next batch begins with, and the epoch of the node.
+  // For random access: the element that the next batch begins with, and the epoch of the node.
   std::unique_ptr<WorkerPool> pool_;
   int64_t position_ = 0;
   int64_t epoch_ = 0;
-  // Elements from position_ on that were read already, in reverse: several threads read more than
-  // one element of a data set without batches.
+  // Elements from position_ on that were already read, in reverse. Used for a data set without
+  // batches, whose elements several threads read at once.
   std::vector<StatusOr<Element>> ahead_;
 };
 
-// The elements as one: each array has them along a new dim 0. InvalidArgument where their types
-// differ. Requires one element at least.
+// Joins the elements: each array has them along a new dim 0. InvalidArgument where their types
+// differ. Requires at least one element.
 StatusOr<Element> stack(absl::Span<const Element> elements);
-// InvalidArgument where elements are of different types: names two rows and both.
+// InvalidArgument where elements have different types. The message names two rows and their types.
 Status check_alike(const RowBatch& batch);
 
 }  // namespace tessera::input::internal

@@ -88,7 +88,7 @@ StatusOr<Dataset> dataset_of(StatusOr<NamedSource> source) {
   return dataset_of(std::move(source->source), source->hash, /*can_fail=*/true);
 }
 
-// The hash of a source whose elements are not known: of their spec and number.
+// The hash of the spec and number of elements, for a source whose elements are not known.
 uint64_t hash_of_spec(absl::string_view kind, const std::vector<TensorSpec>& spec,
                       std::optional<int64_t> size) {
   const int64_t count = size.value_or(-1);
@@ -118,8 +118,8 @@ Dataset refused(const Parts&... parts) {
   return failed(absl::InvalidArgumentError(absl::StrCat(parts...)));
 }
 
-// The data set that `make` makes of the node: an error that it carries stays, and after batch()
-// there is no operation.
+// The data set that `make` makes of the node. An error that the data set carries stays. After
+// batch() every operation is an error.
 template <class Make>
 Dataset operation(const Dataset& dataset, absl::string_view name, Make make) {
   const DatasetRep& rep = DatasetAccess::rep(dataset);

@@ -6,20 +6,22 @@
 //   const Dataset batches = images->shuffle(/*seed=*/7).map(to_float, 4).repeat().batch(128);
 //   StatusOr<HostIterator> batch = batches.iterate();     here; on devices: loader.h
 //
-// A Dataset is a value that describes: nothing but headers of files, and where their lines begin,
-// is read before an iterator asks. The order is a function of the description alone, so it is the
-// same for any number of clients and devices, and an iterator can begin anywhere in it.
+// A Dataset is a description. Before an iterator asks, only the headers of files and the positions
+// of their lines are read. The order is a function of the description alone, so it is the same for
+// any number of clients and devices, and an iterator can begin anywhere in it.
 //
 //   random access   range, slices, files, a Source with a size; all operations but filter keep it.
 //                   Each client reads only the elements that it needs
 //   stream          a generator, a Source without a size, and all operations after filter. Every
 //                   client reads all elements up to the last one
 //
-// A call that is wrong makes a Dataset that carries the error, which iterate() and distribute()
-// return; so does a Dataset that was moved from. A file keeps its descriptor as long as the data
-// set. Functions must be pure: called again with an equal element they return an equal result. An
-// exception of theirs is Unknown. They may be called by several threads at once if one of the
-// iterators of the data set has parallelism or prefetches, and else by the thread that iterates.
+// - A wrong call makes a Dataset that carries the error; iterate() and distribute() return it. A
+//   Dataset that was moved from carries an error too.
+// - A data set keeps its files open as long as it lives.
+// - Functions must be pure: for an equal element they return an equal result.
+// - An exception of a function becomes Unknown.
+// - Functions may be called by several threads at once if an iterator of the data set has
+//   parallelism or prefetches, else by the thread that iterates.
 //
 // TF: tf.data.Dataset.
 #ifndef TESSERA_INPUT_DATASET_H_
@@ -42,7 +44,7 @@
 
 namespace tessera::input {
 
-// Whether a last batch that the elements do not fill is kept.
+// Whether to keep a last batch that the elements do not fill.
 enum class Remainder { kKeep, kDrop };
 
 namespace internal {
@@ -58,11 +60,11 @@ class HostIterator {
   HostIterator& operator=(HostIterator&&) noexcept;
   ~HostIterator();
 
-  // The next element, or batch: each array then has the elements along a new dim 0. Nothing at the
-  // end, as often as asked. An error stays: every later call returns it; a new iterator from
-  // state() tries again. The error names the element and the cause.
+  // Returns the next element or batch. In a batch each array has the elements along a new dim 0. At
+  // the end every call returns nothing. After an error every later call returns the same error,
+  // which names the element and the cause; a new iterator from state() tries again.
   StatusOr<std::optional<Element>> next();
-  // The state of the element or batch that comes next.
+  // The state of the next element or batch.
   IteratorState state() const;
 
  private:
@@ -75,72 +77,73 @@ class HostIterator {
 
 class Dataset {
  public:
-  // InvalidArgument for a null source, or one of a negative size.
+  // InvalidArgument for a null source, or a source of negative size.
   static StatusOr<Dataset> from_source(std::shared_ptr<const Source> source);
   // Element i is part i of each array along dim 0; these have equal sizes.
   static StatusOr<Dataset> from_slices(Element tensors);
   // The i64 scalars 0 to n - 1.
   static Dataset range(int64_t n);
-  // Part i of the array in the file along dim 0. Versions 1 to 3, either byte order, C order and
-  // Fortran order. An array in Fortran order is read in large pieces where elements are read in a
-  // row, else number by number.
+  // Element i is part i of the array in the file along dim 0. Reads versions 1 to 3, either byte
+  // order, C order and Fortran order. In Fortran order consecutive elements are read in large
+  // pieces, and other elements number by number.
   static StatusOr<Dataset> npy(std::string file);
-  // As npy(), for the format of MNIST (not compressed): u8, i8, i32, f32 or f64.
+  // Like npy(), for the uncompressed format of MNIST: u8, i8, i32, f32 or f64.
   static StatusOr<Dataset> idx(std::string file);
-  // A line as one scalar for each column, as RFC 4180 says, without newlines in fields. A number
-  // is finite and fits its dtype; a bool is 0, 1, true or false. Each file has a line at least. It
-  // is UTF-8; a byte order mark at its front is skipped.
+  // An element is a line with one scalar per column, as RFC 4180 says, without newlines in fields.
+  // A number is finite and fits its dtype; a bool is 0, 1, true or false. Each file has at least
+  // one line. It is UTF-8; a byte order mark at its front is skipped.
   static StatusOr<Dataset> csv(std::vector<std::string> files, std::vector<DType> columns,
                                const CsvOptions& options = {});
-  // The bytes of a line, u8 [-1], without its newline (LF or CR LF), and without a byte order mark
-  // of UTF-8 at the front of the file.
+  // An element is the bytes of a line, u8 [-1], without its newline (LF or CR LF), and without a
+  // UTF-8 byte order mark at the front of the file.
   static StatusOr<Dataset> text_lines(std::vector<std::string> files);
-  // Records of `bytes` bytes, u8 [bytes]. A file is a whole number of them.
+  // An element is a record of `bytes` bytes, u8 [bytes]. Each file is a whole number of records.
   static StatusOr<Dataset> fixed_records(std::vector<std::string> files, int64_t bytes);
-  // A stream: fn(0), fn(1), ... up to the first that is nothing; again for each epoch and iterator.
+  // A stream: fn(0), fn(1), ... up to the first empty result; again for each epoch and iterator.
   static StatusOr<Dataset> generator(
       std::vector<TensorSpec> spec,
       std::function<StatusOr<std::optional<Element>>(int64_t index)> fn);
 
-  // All elements in another order each epoch: a permutation of their indices that the seed and the
-  // epoch give, so that no buffer is needed. InvalidArgument for a stream and an endless data set.
+  // All elements in another order each epoch. The seed and the epoch give a permutation of the
+  // indices, so no buffer is needed. InvalidArgument for a stream and an endless data set.
   Dataset shuffle(uint64_t seed) const;
-  // Calls fn for each element; results keep their order. With a parallelism of 2 and more so many
-  // elements are read and mapped at once; else one.
+  // Calls fn for each element; results keep their order. With a parallelism of 2 or more, that many
+  // elements are read and mapped at once, else one.
   Dataset map(std::function<StatusOr<Element>(Element)> fn, int parallelism = 0) const;
-  // The elements for which `keep` is true. From here on a stream.
+  // Keeps the elements for which `keep` is true. The result is a stream.
   Dataset filter(std::function<StatusOr<bool>(const Element&)> keep) const;
-  // So many epochs one after another; endless without a number.
+  // `epochs` epochs one after another; endless without a number.
   Dataset repeat(std::optional<int64_t> epochs = {}) const;
-  // The first n elements; all but these.
+  // take() keeps the first n elements, skip() all others.
   Dataset take(int64_t n) const;
   Dataset skip(int64_t n) const;
   // Elements index, index + num, index + 2 num, ...
   Dataset shard(int64_t num, int64_t index) const;
-  // Keeps elements in memory once they were read: the elements of epoch 0, for every epoch.
+  // Keeps each element in memory after its first read. Every epoch has the elements of epoch 0.
   // InvalidArgument for an endless data set.
   Dataset cache() const;
-  // The last operation.
+  // Must be the last operation.
   Dataset batch(int64_t size, Remainder remainder = Remainder::kKeep) const;
 
-  // The spec of the elements, or of the batches, whose size is -1 unless the remainder is dropped.
-  // For a mapped data set this call reads the first element and returns its spec. Empty where there
-  // is none, or an error.
+  // The spec of the elements or batches. The size of a batch is -1 unless the remainder is dropped.
+  // For a mapped data set this call reads the first element and returns its spec. Empty for a data
+  // set that carries an error, and if the first element cannot be read.
   std::vector<TensorSpec> element_spec() const;
-  // Elements or batches of an iterator. Nothing: endless, a stream, or an error.
+  // The number of elements or batches of an iterator. Nothing for an endless data set, a stream, or
+  // an error.
   std::optional<int64_t> cardinality() const;
-  // The files it is read from, in order.
+  // The files of the source, in order.
   std::vector<std::string> files() const;
-  // The error that it carries.
+  // The error that the data set carries.
   Status status() const;
 
-  // InvalidArgument for a state of another data set, or beyond the end.
+  // InvalidArgument for a state of another data set, and for a state beyond the end.
   StatusOr<HostIterator> iterate(const IteratorState& from = {}) const;
 
  private:
   friend struct internal::DatasetAccess;
   explicit Dataset(std::shared_ptr<const internal::DatasetRep> rep) : rep_(std::move(rep)) {}
-  // A data set that was moved from has a representation that carries an error.
+  // The representation; for a data set that was moved from, a representation with an error.
   const internal::DatasetRep& rep() const;
 
   std::shared_ptr<const internal::DatasetRep> rep_;  // null: moved from

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Data sets in one process, against a dense oracle: each operation is applied to a vector of the
-// elements of an epoch. Rows of tests/facts/input.md by their names.
+// elements of an epoch. Comments and test names refer to rows of tests/facts/input.md.
 #include "input/dataset.h"
 
 #include <algorithm>
@@ -178,7 +178,7 @@ const OperationCase kOperations[] = {
     {"shuffle",
      [](Made m) -> Made {
        const Dataset shuffled = m.dataset.shuffle(5);
-       // There is no other way to the order than the operation on the indices.
+       // The only oracle of the order is the operation on the indices.
        return {shuffled, [m](int64_t epoch) {
                  const Numbers numbers = m.elements(epoch);
                  const Dataset range =
@@ -234,7 +234,7 @@ TEST(DatasetTest, OperationsAgreeWithTheOracleAndResumeEverywhere) {
           SCOPED_TRACE(absl::StrCat(is_stream ? "stream " : "range ", first.name, " ", second.name,
                                     " epoch ", epoch));
           const Numbers numbers = made.elements(epoch);
-          // The epochs of a repetition are its own.
+          // A repetition has its own epochs.
           if (std::string(second.name) == "repeat" && epoch == 1) continue;
           const bool maps_repetition =
               std::string(first.name) == "repeat" && absl::StrContains(second.name, "map");
@@ -249,7 +249,7 @@ TEST(DatasetTest, OperationsAgreeWithTheOracleAndResumeEverywhere) {
   EXPECT_GT(checked, 200);  // The loops did run.
 }
 
-// Three operations, the middle one of which makes a stream.
+// Three operations; the middle one makes a stream.
 TEST(DatasetTest, StreamsResumeBelowTwoOperations) {
   for (const OperationCase& first : kOperations) {
     for (const OperationCase& last : kOperations) {
@@ -282,7 +282,7 @@ TEST(DatasetTest, EveryElementOnceForAllSizesAndBatches) {
   }
 }
 
-// tests/facts/input.md.
+// Rows of tests/facts/input.md.
 
 TEST(DatasetTest, ShuffleIsAPermutation) {
   const Dataset shuffled = Dataset::range(1000).shuffle(7);
@@ -402,7 +402,7 @@ TEST(DatasetTest, TwoIterators) {
   }
 }
 
-// The state after so many batches of range(10).batch(4), and the batches that then follow.
+// Resumes from the state after `step` batches of range(10).batch(4); `rest` are the next batches.
 void expect_resumed_after(int step, const std::vector<Numbers>& rest) {
   const Dataset dataset = Dataset::range(10).batch(4);
   TESSERA_ASSERT_OK_AND_ASSIGN(HostIterator iterator, dataset.iterate());
@@ -436,7 +436,7 @@ TEST(DatasetTest, ResumeShuffled) {
   EXPECT_EQ(calls, 20);  // nothing is replayed
 }
 
-// A filter over random access goes on where it was; a generator is read again up to there.
+// A filter over random access continues at its position. A generator is read again up to there.
 TEST(DatasetTest, AStreamReadsNothingAgainThatHasAnIndex) {
   std::atomic<int> calls = 0;
   const Dataset dataset = Dataset::range(100)
@@ -503,7 +503,7 @@ struct ErrorCase {
   const char* message;
 };
 
-// Arguments that a data set refuses at once; the error stays in all data sets made of it.
+// Errors of wrong arguments; each stays in all data sets made from the failed one.
 TEST(DatasetTest, RefusesWrongArguments) {
   const HostArray scalar = HostArray::scalar<float>(1);
   const Dataset range = Dataset::range(4);
@@ -560,7 +560,7 @@ TEST(DatasetTest, NamesTheElementThatFails) {
     return element;
   };
   const auto raise_at_5 = [](Element element) -> StatusOr<Element> {
-    // NOTIDY(banned): what a function of the user's may do
+    // NOTIDY(banned): a user's function may throw
     if (element[0].view<int64_t>()[0] == 5) throw std::runtime_error("bang");
     return element;
   };
@@ -611,8 +611,8 @@ TEST(DatasetTest, NamesTheElementThatFails) {
         status = iterator.next().status();
       }
       EXPECT_THAT(status, StatusIs(row.code, HasSubstr(row.message)));
-      EXPECT_EQ(iterator.next().status(), status);  // It stays,
-      EXPECT_EQ(iterator.state(), before);          // and its state is that of the failed step.
+      EXPECT_EQ(iterator.next().status(), status);  // The error stays,
+      EXPECT_EQ(iterator.state(), before);          // and the state is the failed step's.
     }
   }
 }
@@ -711,7 +711,7 @@ TEST(DatasetTest, ThreadsEndWithTheIterator) {
     ASSERT_THAT(iterator.next(), IsOk());
     EXPECT_EQ(testing::entries_of("/proc/self/task").size(), before + 3);
   }
-  // The system takes a thread from its list shortly after join() has returned.
+  // The system removes a thread from its list shortly after join() has returned.
   const absl::Time deadline = steady_now() + absl::Seconds(20);
   while (testing::entries_of("/proc/self/task").size() > before && steady_now() < deadline) {
   }
@@ -728,7 +728,7 @@ TEST(IteratorStateTest, ResumeText) {
             "{dataset=hfedcba9876543210, epoch=2, step=1, pipelines=[0, 9223372036854775807]}");
   TESSERA_ASSERT_OK_AND_ASSIGN(const IteratorState again, IteratorState::parse(text));
   EXPECT_EQ(again, state);
-  // A text cut short is no state.
+  // A truncated text is not a state.
   for (size_t size = 0; size < text.size(); ++size) {
     EXPECT_THAT(IteratorState::parse(text.substr(0, size)), StatusIs(StatusCode::kInvalidArgument))
         << size;

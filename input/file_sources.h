@@ -3,8 +3,8 @@
 // The sources that read files: .npy, IDX, CSV, lines of text, records of one size. Internal to
 // input/.
 //
-// A source reads headers and the places of lines when it is made, and elements when they are asked
-// for. An error names the file, and the line or the record.
+// A source reads headers and the positions of lines when it is made, and elements when they are
+// asked for. An error names the file, and the line or the record.
 #ifndef TESSERA_INPUT_FILE_SOURCES_H_
 #define TESSERA_INPUT_FILE_SOURCES_H_
 
@@ -44,13 +44,14 @@ struct ArrayHeader {
   bool is_fortran;  // the first dim is the innermost in the file
   int64_t data_offset;
 };
-// From the first bytes of a file: at most kMaxNpyHeaderBytes, kMaxIdxHeaderBytes.
+// Reads the header from the first bytes of a file: at most kMaxNpyHeaderBytes or
+// kMaxIdxHeaderBytes.
 inline constexpr int64_t kMaxNpyHeaderBytes = 1 << 16;
 inline constexpr int64_t kMaxIdxHeaderBytes = 4 + 255 * 4;
 StatusOr<ArrayHeader> parse_npy_header(absl::string_view bytes);
 StatusOr<ArrayHeader> parse_idx_header(absl::string_view bytes);
 
-// The values of a line of a CSV file: a scalar for each column. An error names the column.
+// Reads a line of a CSV file: a scalar for each column. An error names the column.
 StatusOr<Element> parse_csv_line(absl::string_view line, absl::Span<const DType> columns);
 
 }  // namespace tessera::input::internal

@@ -44,7 +44,7 @@ using testing::IsOk;
 using ::testing::Optional;
 using testing::StatusIs;
 
-// A file of this test, written anew.
+// Writes a file for this test.
 std::string write_file(absl::string_view name, absl::string_view bytes) {
   const char* const folder = std::getenv("TEST_TMPDIR");
   const std::string path = absl::StrCat(folder == nullptr ? "/tmp" : folder, "/", name);
@@ -127,7 +127,7 @@ TEST(NpyTest, EveryVersionTypeAndByteOrder) {
   }
 }
 
-// Headers that NumPy reads: of Python 2, types without a byte order, every kind of quotes.
+// Headers that NumPy reads: from Python 2, types without a byte order, every kind of quotes.
 TEST(NpyTest, HeadersOfEveryWriter) {
   const std::string data =
       bytes_of("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40\0\0\x80\x40\0\0\xa0\x40\0\0\xc0\x40");
@@ -149,7 +149,7 @@ TEST(NpyTest, HeadersOfEveryWriter) {
   }
 }
 
-// The number at each place of an array of this shape, as NumPy counts them; in either order.
+// The numbers of an array of this shape in C or Fortran order, each as NumPy counts it.
 std::vector<int32_t> numbers_of(const std::vector<int64_t>& shape, bool is_fortran) {
   std::vector<int32_t> numbers(num_elements(shape));
   std::vector<int64_t> place(shape.size(), 0);
@@ -180,7 +180,8 @@ std::string array_file(const std::string& name, const std::vector<int64_t>& shap
                            data));
 }
 
-// In a row, which blocks answer, and in other orders, by one thread and by several.
+// Reads consecutive elements, which come from blocks, and other orders, by one thread and by
+// several.
 TEST(NpyTest, FortranOrderHasTheElementsOfTheOtherOrder) {
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{5},
                                             {1},
@@ -247,7 +248,7 @@ TEST(CsvTest, ElementsAreTheLines) {
           ElementsAre(HostArray::scalar(7), HostArray::scalar(.5f), HostArray::scalar(true)))));
 }
 
-// miller#161: the mark is no part of the first line, also of a line that is skipped.
+// miller#161: the mark does not belong to the first line, even if that line is skipped.
 TEST(CsvTest, AByteOrderMarkIsNoPartOfTheFirstLine) {
   const std::string a = write_file("marked.csv",
                                    "\xef\xbb\xbf"
@@ -302,7 +303,7 @@ TEST(CsvTest, EveryTypeAtItsLimits) {
   EXPECT_EQ(lines[0][7], HostArray::scalar<double>(1e308));
 }
 
-// Half types are rounded once: f32 would first round these numbers to the middle of two.
+// Half types are rounded once. Rounded to f32 first, these numbers would become halfway cases.
 TEST(CsvTest, HalvesAreRoundedOnce) {
   const std::string path =
       write_file("halves.csv", "1.000488281251,1.003906250001\n65519.999999,1.00390625\n");
@@ -345,8 +346,8 @@ TEST(RecordsTest, ElementsAreTheRecordsOfAllFiles) {
                                      ElementsAre(HostArray::of<uint8_t>({'c', 'c'}, {2})))));
 }
 
-// Records that hold their numbers: in a row, which blocks answer, and in other orders, by one
-// thread and by several.
+// Each record holds its number. Reads consecutive records, which come from blocks, and other
+// orders, by one thread and by several.
 TEST(RecordsTest, ReadInAnyOrder) {
   constexpr int64_t kRecords = 20000;
   std::string bytes;
@@ -382,7 +383,7 @@ TEST(RecordsTest, ReadInAnyOrder) {
   }
 }
 
-// The system calls that have read for this thread.
+// The number of system calls that have read for this thread.
 int64_t num_reads() {
   std::ifstream counts("/proc/thread-self/io");
   std::string name;
@@ -416,7 +417,7 @@ TEST(RecordsTest, ReadsNearEachOtherShareSystemCalls) {
   }
 }
 
-// A data set over some of its files, as the shards of a job are, has the same operations.
+// A data set over some of its files, as a shard of a job has, keeps its operations.
 TEST(FilesTest, ADataSetOverSomeOfItsFiles) {
   std::vector<std::string> texts, records;
   for (int i = 0; i < 5; ++i) {
@@ -470,7 +471,7 @@ TEST(FilesTest, DescriptorsCloseWithTheDataSet) {
   EXPECT_EQ(testing::current_holdings().descriptors, before);
 }
 
-// A file that is cut while it is used.
+// A file that is truncated while it is used.
 TEST(FilesTest, AFileThatHasBecomeShorter) {
   const std::string path = write_file("shrinks", "abcdef");
   TESSERA_ASSERT_OK_AND_ASSIGN(const Dataset dataset, Dataset::fixed_records({path}, 2));

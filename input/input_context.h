@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// InputContext: which of several input pipelines a function is to make, and for how many replicas.
+// InputContext: tells a function which of several input pipelines to make, and for how many
+// replicas.
 //
 //   [](const InputContext& context) -> StatusOr<input::Dataset> {
 //     TESSERA_ASSIGN_OR_RETURN(const int64_t batch, context.get_per_replica_batch_size(128));
@@ -23,8 +24,8 @@ struct InputContext {
   int input_pipeline_id = 0;  // from 0
   int num_replicas_in_sync = 1;
 
-  // The part of a global batch that is of one replica. InvalidArgument for a batch of less than 1,
-  // and where the replicas do not divide it.
+  // The part of a global batch that each replica gets. InvalidArgument for a batch smaller than 1,
+  // and for a batch that the replicas do not divide.
   StatusOr<int64_t> get_per_replica_batch_size(int64_t global_batch_size) const;
 };
 

@@ -17,7 +17,7 @@
 namespace tessera::input {
 
 StatusOr<std::shared_ptr<const InputFile>> InputFile::open(const std::string& path) {
-  // O_NONBLOCK: a pipe without a writer would be waited for.
+  // O_NONBLOCK: without it, opening a pipe would wait for a writer.
   FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info = {};
   if (!descriptor.is_open() || fstat(descriptor.get(), &info) != 0) {
@@ -67,7 +67,7 @@ bool InputFile::read_block(int64_t offset, absl::Span<std::byte> out) const {
   constexpr int64_t kPageBytes = 1 << 12;
   constexpr int64_t kMaxBlockBytes = 1 << 16;
   const auto count = static_cast<int64_t>(out.size());
-  if (count > kMaxBlockBytes / 4) return false;  // a system call is then little of the time
+  if (count > kMaxBlockBytes / 4) return false;  // a system call is a small part of the time
   const std::lock_guard<std::mutex> lock(mutex_);
   const int64_t distance = std::abs(offset - std::exchange(next_offset_, offset + count));
   const bool is_near = distance <= kPageBytes;
@@ -78,7 +78,7 @@ bool InputFile::read_block(int64_t offset, absl::Span<std::byte> out) const {
   };
   if (!has_bytes()) {
     if (!is_near) return false;
-    // From a few records before it, which other threads may be about to read.
+    // Begins a few records earlier, which other threads may be about to read.
     block_offset_ = std::max<int64_t>(0, offset - std::min(4 * count, kPageBytes));
     const int64_t after = std::clamp(run_bytes_, kPageBytes, kMaxBlockBytes);
     block_.resize(static_cast<size_t>(offset - block_offset_ + after));

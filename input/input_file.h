@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// InputFile: a file that is read at offsets, and InputFiles: the records of several, one after
-// another.
+// InputFile: a file that is read at offsets. FileParts: finds which of several files has an
+// element.
 //
 // A file is expected not to change while it is used. A file that has become shorter is DataLoss.
 #ifndef TESSERA_INPUT_INPUT_FILE_H_
@@ -26,24 +26,26 @@ namespace tessera::input {
 
 // Thread-safe. Has one descriptor.
 //
-// Reads near each other in the file, at most a page from one to the next, are answered from a
-// block, so that a small record does not take a system call. The threads of a map read so, and a
-// client that has some of the rows of a batch. A block is a page, or as large as the run that was
-// read before it: every page of it is near a record that was asked for. Reads in another order, as
-// of a shuffled data set, go to the system.
+// Reads at most a page apart are answered from a block in memory, so that a small record does not
+// take a system call. Other reads, as of a shuffled data set, go to the system.
+//
+// - The threads of a map read near each other, and so does a client that needs some rows of a
+//   batch.
+// - A block has the size of the run of near reads before it, at least a page. So every page of it
+//   is near a record that was asked for.
 class InputFile {
  public:
-  // The system's reason with the path, such as NotFound; InvalidArgument for a path that is no
-  // file.
+  // Fails with the system's reason and the path, such as NotFound, or with InvalidArgument for a
+  // path that is not a file.
   static StatusOr<std::shared_ptr<const InputFile>> open(const std::string& path);
 
   const std::string& path() const { return path_; }
   int64_t size() const { return size_; }
-  // Fills `out` from the bytes at `offset`. `name` is called on an error, and names them: "record
-  // 5".
+  // Fills `out` from the bytes at `offset`. On an error calls `name`, whose result names the bytes
+  // in the message: "record 5".
   Status read(int64_t offset, absl::Span<std::byte> out,
               absl::FunctionRef<std::string()> name) const;
-  // The first `count` bytes, and fewer of a file that is shorter.
+  // The first `count` bytes, or all bytes of a shorter file.
   StatusOr<std::string> read_front(int64_t count) const;
   // InvalidArgument with the path before the message.
   Status error(absl::string_view message) const;
@@ -52,9 +54,10 @@ class InputFile {
   InputFile(std::string path, FileDescriptor descriptor, int64_t size)
       : path_(std::move(path)), descriptor_(std::move(descriptor)), size_(size) {}
 
-  // Reads as many bytes as are there, up to the size of `out`; the system's error.
+  // Reads up to out.size() bytes, as many as the file has there. Fails with the system's error.
   StatusOr<size_t> read_some(int64_t offset, absl::Span<std::byte> out) const;
-  // Reads by the block, if it has the bytes or this read is near the last one. False: neither.
+  // Reads from the block, if it has the bytes or this read is near the last read. Else returns
+  // false.
   bool read_block(int64_t offset, absl::Span<std::byte> out) const;
 
   const std::string path_;
@@ -65,10 +68,10 @@ class InputFile {
   mutable std::vector<std::byte> block_;
   mutable int64_t block_offset_ = 0;
   mutable int64_t next_offset_ = std::numeric_limits<int64_t>::max();  // where the last read ended
-  mutable int64_t run_bytes_ = 0;  // of the reads up to it that were near each other
+  mutable int64_t run_bytes_ = 0;  // total of the latest run of near reads
 };
 
-// Which file has an element, when file k has counts[k].
+// Finds the file and the place of an element, where file k has counts[k] elements.
 class FileParts {
  public:
   explicit FileParts(absl::Span<const int64_t> counts);
@@ -82,15 +85,15 @@ class FileParts {
   Place find(int64_t index) const;
 
  private:
-  std::vector<int64_t> starts_;  // of each file, and the end of the last
+  std::vector<int64_t> starts_;  // the first element of each file, then the total
 };
 
 // Opens all files; InvalidArgument for an empty list.
 StatusOr<std::vector<std::shared_ptr<const InputFile>>> open_files(
     absl::Span<const std::string> paths);
 
-// The part of a data set's hash that its files give: equal for equal names (without folders) and
-// sizes.
+// The contribution of files to a data set's hash. Equal for equal sizes and equal names without
+// folders.
 uint64_t hash_of_files(absl::string_view kind,
                        absl::Span<const std::shared_ptr<const InputFile>> files);
 

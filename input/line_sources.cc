@@ -2,10 +2,10 @@
 //
 // Sources of files whose elements are lines: text, and CSV by RFC 4180 with numbers as fields.
 //
-// A byte order mark of UTF-8 at the front of a file is no part of its first line.
+// A UTF-8 byte order mark at the front of a file does not belong to its first line.
 //
-// Where the lines begin is found when the source is made, by one pass over the files: 8 bytes of
-// memory a line. A line is then read by itself.
+// The positions of lines are found in one pass over the files when the source is made, and take 8
+// bytes of memory per line. Each line is then read alone.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -33,19 +33,19 @@
 namespace tessera::input::internal {
 namespace {
 
-// The lines of one file. A last line without a newline counts; one without any byte does not.
+// The lines of one file. A last line without a newline counts unless it is empty.
 struct LinesOfFile {
   std::shared_ptr<const InputFile> file;
   int64_t first_line = 0;       // lines before it are not elements
-  std::vector<int64_t> starts;  // of each line from first_line on, and the end of the last
+  std::vector<int64_t> starts;  // of each line from first_line on, then the end of the last
   int64_t size() const { return static_cast<int64_t>(starts.size()) - 1; }
 };
 using Lines = std::vector<std::shared_ptr<const LinesOfFile>>;
 
 constexpr absl::string_view kUtf8Mark = "\xEF\xBB\xBF";
 
-// Where the lines of a file begin: after its byte order mark. InvalidArgument for UTF-16 and
-// UTF-32, whose line ends and digits are no single bytes.
+// The offset of the first line: after the byte order mark. InvalidArgument for UTF-16 and UTF-32,
+// whose line ends and digits are not single bytes.
 StatusOr<int64_t> front_of(const InputFile& file) {
   TESSERA_ASSIGN_OR_RETURN(const std::string front, file.read_front(4));
   for (const auto& [mark, name] : {std::pair(absl::string_view("\xFF\xFE\0\0", 4), "UTF-32"),
@@ -185,8 +185,8 @@ class CsvSource : public LineSource {
   const std::vector<DType> columns_;
 };
 
-// Takes the next field from the front of a line; the comma after it stays. A field in quotes has
-// each quote in it twice.
+// Takes the next field from the front of a line. The comma after it stays. A field in quotes writes
+// each inner quote twice.
 StatusOr<std::string> take_field(absl::string_view* line) {
   if (line->empty() || line->front() != '"') {
     const size_t end = std::min(line->find(','), line->size());
@@ -224,7 +224,7 @@ bool parse_integer(absl::string_view field, T* value) {
   return true;
 }
 
-// A finite number that the type can hold.
+// Reads a finite number that the type can hold.
 template <class T>
 bool parse_value(absl::string_view field, T* value) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -241,7 +241,7 @@ bool parse_value(absl::string_view field, T* value) {
     } else {
       double real = 0;
       if (!absl::SimpleAtod(field, &real)) return false;
-      single = kernels::odd_float(real);  // to half types by one rounding
+      single = kernels::odd_float(real);  // halves are rounded once
     }
     *value = static_cast<T>(single);
     return std::isfinite(static_cast<float>(*value));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A step: load() reads the rows of this client and makes its shards, by the thread that reads ahead
-// or by the caller; settle() is the round of the clients, by the caller.
+// A step has two parts. load() reads the rows of this client and makes its shards, on the thread
+// that reads ahead or in the caller. settle() is the exchange between the clients, in the caller.
 #include "input/loader.h"
 
 #include <algorithm>
@@ -30,13 +30,13 @@ struct LoaderRep {
   std::vector<Layout> layouts;  // of one mesh
   LoadOptions options;
   std::vector<int64_t> positions;  // of this client's devices in the mesh
-  // Between the clients of the mesh; nothing where it has one.
+  // Between the clients of the mesh. Nothing for a single client.
   std::optional<Agreement> agreement;
-  // The spec of an element. Nothing where only an element shows it.
+  // The spec of an element. Nothing if it is known only from an element.
   std::optional<std::vector<TensorSpec>> spec;
 
   const DatasetRep& dataset_rep() const { return DatasetAccess::rep(dataset); }
-  // Whether clients may know different things of a step.
+  // Whether clients may have different results of a step.
   bool agrees_each_step() const {
     const Node& node = *dataset_rep().node;
     return agreement.has_value() && (node.can_fail() || !node.extent().has_random_access());
@@ -63,14 +63,15 @@ std::vector<int64_t> LoaderRep::rows_of(int64_t batch_size) const {
   return rows;
 }
 
-// A step as a client knows it.
+// One client's view of a step.
 struct Loaded {
   Status status;
   bool is_end = false;
   int64_t size = 0;
   int64_t step = 0;
-  std::optional<std::vector<TensorSpec>> types;  // of an element; nothing where no row shows it
-  std::vector<DTensor> tensors;                  // made when the types are known
+  std::optional<std::vector<TensorSpec>>
+      types;                     // of an element; nothing if no row of this client shows it
+  std::vector<DTensor> tensors;  // made when the types are known
   IteratorState after;
 
   bool is_last() const { return is_end || !status.ok(); }
@@ -78,7 +79,7 @@ struct Loaded {
 
 namespace {
 
-// Checks that the layouts fit batches of such elements.
+// Checks that the layouts fit batches of these types.
 Status check_layouts(absl::Span<const TensorSpec> types, absl::Span<const Layout> layouts) {
   if (types.size() != layouts.size()) {
     return absl::InvalidArgumentError(
@@ -95,7 +96,7 @@ Status check_layouts(absl::Span<const TensorSpec> types, absl::Span<const Layout
 }
 
 // A row of a round: whether the step is the end, its size and number, and the dtype and shape of
-// each tensor, or -1 where they are not known.
+// each tensor, or -1 if they are not known.
 Agreement::Row row_of(const Loaded& loaded, absl::Span<const Layout> layouts) {
   Agreement::Row row = {loaded.is_end, loaded.size, loaded.step};
   for (size_t k = 0; k < layouts.size(); ++k) {
@@ -115,7 +116,7 @@ int64_t num_columns(absl::Span<const Layout> layouts) {
   for (const Layout& layout : layouts) columns += layout.rank();
   return columns;
 }
-// The types behind the numbers of such a row; nothing where they are not known.
+// The types that a row encodes; nothing if they are not known.
 std::optional<std::vector<TensorSpec>> types_in(const Agreement::Row& row,
                                                 absl::Span<const Layout> layouts) {
   std::vector<TensorSpec> types;
@@ -156,7 +157,7 @@ class IteratorRep {
   const IteratorState& state() const { return state_; }
 
  private:
-  // Reads a step. By one thread: that which reads ahead, if there is one.
+  // Reads a step. Called by one thread: the thread that reads ahead, if there is one.
   Loaded load();
   void load_step(Loaded* loaded);
   Status settle(Loaded* loaded) const;
@@ -204,7 +205,7 @@ void IteratorRep::load_step(Loaded* loaded) {
   loaded->tensors = make_tensors(*loaded->types, loader_->layouts, rows);
 }
 
-// The step as all clients know it, or an error that is equal on all.
+// Agrees on a step with all clients, or returns an error that is equal on all.
 Status IteratorRep::settle(Loaded* loaded) const {
   const std::vector<Layout>& layouts = loader_->layouts;
   const Agreement& agreement = *loader_->agreement;
@@ -352,7 +353,7 @@ Status check_arguments(const Client& client, const Dataset& batches,
       return absl::InvalidArgumentError(
           "distribute: layout [] has no dims; dim 0 of a batch is that of its elements");
     }
-    // An abstract mesh, or one of a client that was shut down.
+    // The mesh is abstract, or its client was shut down.
     const DTensor nothing =
         zeros<uint8_t>(Shape(static_cast<size_t>(layout.rank()), 0), layout.without_partial());
     TESSERA_RETURN_IF_ERROR(with_context(nothing.status(), "distribute"));
@@ -383,7 +384,7 @@ StatusOr<Loader> distribute(const Client& client, const Dataset& batches,
     TESSERA_RETURN_IF_ERROR(internal::check_layouts(*spec, layouts));
     for (const TensorSpec& tensor : *spec) {
       if (std::count(tensor.shape.begin(), tensor.shape.end(), -1) > 0) {
-        spec.reset();  // only an element shows the size
+        spec.reset();  // the size is known only from an element
         break;
       }
     }

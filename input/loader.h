@@ -11,14 +11,15 @@
 //     ... (*batch)->tensors[0] ...
 //   }
 //
-// Step s is the same global batch for any mesh, any layouts, and any number of clients; tensor k of
-// the batch has layout k. Each client reads only the elements in its boxes along dim 0. (It reads a
-// stream whole.) The batch at the end of the data may be smaller than the others: the layout splits
-// the elements that are left.
+// - Step s is the same global batch for any mesh, any layouts, and any number of clients.
+// - Tensor k of the batch has layout k.
+// - Each client reads only the elements in its boxes along dim 0, and the whole of a stream.
+// - The batch at the end of the data may be smaller than the others; the layout then splits the
+//   remaining elements.
 //
-// Collective over the clients of the mesh: they make the same calls of iterate() and next(), of the
-// same data set, in the same order as their other collective calls. A read that fails on one client
-// is the error of that step on all; iterate() finds a data set that differs.
+// Collective over the clients of the mesh: they make the same calls of iterate() and next(), on the
+// same data set, in the same order as their other collective calls. If a read fails on one client,
+// the step fails with that error on all. iterate() fails if clients have different data sets.
 #ifndef TESSERA_INPUT_LOADER_H_
 #define TESSERA_INPUT_LOADER_H_
 
@@ -43,14 +44,14 @@ struct LoaderRep;
 class IteratorRep;
 }  // namespace internal
 
-// Where the shards of a batch are: on the devices of the layouts, or in memory of the host, which
-// CPU devices use anyway; on a mesh of GPUs kOnHost is not implemented.
+// Where the shards of a batch are: in memory of the devices or of the host. For CPU devices both
+// are the same. kOnHost is Unimplemented on a mesh with GPUs of this client.
 enum class Transfer { kToDevice, kOnHost };
 
 struct LoadOptions {
   Transfer transfer = Transfer::kToDevice;
-  // Batches that a thread reads ahead; 0: next() reads. The thread calls the functions of the data
-  // set.
+  // The number of batches that a thread reads ahead, up to 1024. The thread calls the functions of
+  // the data set. With 0, next() reads.
   int prefetch = 1;
 };
 
@@ -60,23 +61,24 @@ struct Batch {
   int64_t step = 0;  // IteratorState::step before it
 };
 
-// Move-only; used by one thread at a time. Its destructor waits for the function that its thread is
-// in.
+// Move-only; used by one thread at a time. The destructor waits for a running function of the data
+// set to return.
 class Iterator {
  public:
   Iterator(Iterator&&) noexcept;
   Iterator& operator=(Iterator&&) noexcept;
   ~Iterator();
 
-  // The next batch; nothing at the end, as often as asked: on all clients at the same step. An
-  // error stays, and is equal on all clients; iterate(state()) tries the step again.
+  // Returns the next batch. At the end, which is the same step on all clients, every call returns
+  // nothing. After an error, which is equal on all clients, every later call returns the same
+  // error; iterate(state()) tries the step again.
   //
-  // Where an element can fail to be read, and the mesh has several clients, the clients agree on
-  // each batch, after the earlier work of their devices. While a function of the data set does not
-  // return on one client, the others wait as in any collective: for
-  // ClientOptions::collective_timeout.
+  // If reading an element can fail and the mesh has several clients, they exchange a few bytes with
+  // each batch. This exchange waits for the earlier work of their devices. If a function of the
+  // data set does not return on one client, the others wait for ClientOptions::collective_timeout,
+  // as in any collective.
   StatusOr<std::optional<Batch>> next();
-  // The state of the batch that comes next; batches that were read ahead do not count.
+  // The state of the next batch. Batches that were read ahead do not count.
   IteratorState state() const;
 
  private:
@@ -88,11 +90,11 @@ class Iterator {
 
 class Loader {
  public:
-  // From a state of any iterator over the same data set, whatever its mesh. InvalidArgument where
-  // clients give other data sets, layouts or states. FailedPrecondition of a Loader that was moved
-  // from, which has no elements.
+  // Starts at a state of any iterator over the same data set, whatever its mesh. InvalidArgument
+  // where clients pass different data sets, layouts or states. FailedPrecondition for a Loader that
+  // was moved from.
   StatusOr<Iterator> iterate(const IteratorState& from = {}) const;
-  // As of the data set.
+  // As for the data set.
   std::vector<TensorSpec> element_spec() const;
   std::optional<int64_t> cardinality() const;
 
@@ -104,11 +106,13 @@ class Loader {
   std::shared_ptr<const internal::LoaderRep> rep_;  // null: moved from
 };
 
-// A layout for each tensor of a batch, all on one live mesh; any layout, partial ones included (the
-// value is then held as dtensor.h says). InvalidArgument for a data set that carries an error or
-// has no batches, and layouts that do not fit; FailedPrecondition for an abstract mesh, and on a
-// client without a device of the mesh. Local: no communication. TF:
-// Strategy.experimental_distribute_dataset, dtensor.DTensorDataset.
+// Makes a Loader. `layouts` has a layout for each tensor of a batch, all on one live mesh. Partial
+// layouts are allowed; the value is then held as dtensor.h says.
+//
+// - InvalidArgument: a data set that carries an error or has no batches; layouts that do not fit.
+// - FailedPrecondition: an abstract mesh; a client without a device of the mesh.
+//
+// Local: no communication. TF: Strategy.experimental_distribute_dataset, dtensor.DTensorDataset.
 StatusOr<Loader> distribute(const Client& client, const Dataset& batches,
                             std::vector<Layout> layouts, const LoadOptions& options = {});
 

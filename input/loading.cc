@@ -17,7 +17,7 @@
 namespace tessera::input::internal {
 namespace {
 
-// Tensor `k` of a batch, with its rows from the elements that were read.
+// Tensor `k` of a batch. Its rows come from the elements that were read.
 DTensor make_tensor(const TensorSpec& type, const Layout& layout, const RowBatch& batch, size_t k) {
   Shape shape = type.shape;
   shape.insert(shape.begin(), batch.size);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes tensors of elements, for every way to share elements among clients. Internal, for
-// input/loader.h and distribute/dataset.h.
+// Makes tensors of elements, for input/loader.h and distribute/dataset.h. Internal.
 #ifndef TESSERA_INPUT_LOADING_H_
 #define TESSERA_INPUT_LOADING_H_
 
@@ -30,12 +29,13 @@
 
 namespace tessera::input::internal {
 
-// The results of `load`, in order. A thread has up to `count` of them ready in advance. With a
-// count of 0 there is no thread, and take() calls `load`.
+// The results of `load`, in order. A thread computes up to `count` results ahead. With a count of 0
+// there is no thread, and take() calls `load`.
 //
-// `load` is called by one thread at a time. Where `T::is_last()` is true of a result, nothing is
-// loaded in advance after it, and take() must not be called again. One thread makes all calls;
-// the destructor waits for the call of `load` that is running.
+// - `load` is called by one thread at a time.
+// - After a result whose T::is_last() is true nothing is computed ahead, and take() must not be
+//   called again.
+// - One thread makes all calls. The destructor waits for a running call of `load`.
 template <class T>
 class ReadAhead {
  public:
@@ -52,7 +52,7 @@ class ReadAhead {
     thread_.join();
   }
 
-  // Before the first take().
+  // Must be called before the first take().
   Status start() {
     if (count_ == 0) return absl::OkStatus();
     TESSERA_ASSIGN_OR_RETURN(
@@ -61,7 +61,7 @@ class ReadAhead {
     return absl::OkStatus();
   }
 
-  // Where the result is not there yet, calls report() and keeps its result until it is.
+  // If the result is not ready, calls report() and keeps its result until the wait ends.
   template <class Report>
   T take(Report report) {
     if (!thread_.joinable()) {
@@ -109,20 +109,20 @@ class ReadAhead {
   Thread thread_;
 };
 
-// A wait of this client for the functions and sources of these data sets, in `call`, for its
-// reports of long waits. Data sets in memory cannot fail: if all are, no wait is reported.
+// A report that `call` waits for the functions and sources of these data sets. Data sets in memory
+// cannot fail. If all are in memory, no wait is reported.
 ReportedWait report_reading(const Client& client, std::string call,
                             std::vector<std::shared_ptr<const Node>> nodes);
 
 std::vector<TensorSpec> types_of(const Element& element);
 
-// A tensor for each type, under the layout of its number, with the rows of the batch that it holds.
-// The batch must have these rows, alike (check_alike()) and of these types.
+// Makes a tensor for each type. Tensor k has layout k and the rows of the batch that it holds.
+// Requires these rows in the batch, with equal types (check_alike()) that are `types`.
 std::vector<DTensor> make_tensors(absl::Span<const TensorSpec> types,
                                   absl::Span<const Layout> layouts, const RowBatch& batch);
 
-// InvalidArgument for a prefetch out of its range, Unimplemented for options that the local devices
-// of the mesh do not support. `call` names the public call in messages.
+// InvalidArgument for a prefetch or transfer out of range, Unimplemented for options that the local
+// devices of the mesh do not support. `call` names the public call in messages.
 Status check_load_options(absl::string_view call, const Client& client, const Mesh& mesh,
                           const LoadOptions& options);
 

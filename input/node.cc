@@ -15,7 +15,7 @@
 namespace tessera::input::internal {
 namespace {
 
-// "element 5 of epoch 0: ..."; of a repeated node by the element and the epoch of the repetition.
+// "element 5 of epoch 0: ...". For a repeated node: the element and the epoch of the repetition.
 Status at_element(const Node& node, const Status& status, int64_t epoch, int64_t index) {
   if (const std::optional<int64_t> size = node.repetition_size(); size.has_value() && *size > 0) {
     epoch = index / *size;
@@ -110,7 +110,7 @@ class SourceNode : public Node {
     if (size_.has_value()) return open_in_order(*this, start);
     auto reader = std::make_unique<SourceReader>(*this, start.epoch);
     if (start.positions != nullptr) {
-      // A stream is read in order: there is no shorter way to a position.
+      // A stream is read in order, so reaching a position takes all reads before it.
       TESSERA_ASSIGN_OR_RETURN(const int64_t position, start.positions->next());
       TESSERA_RETURN_IF_ERROR(drop(*reader, position));
     }

@@ -2,12 +2,12 @@
 //
 // Node and Reader: the operations that a Dataset is made of. Internal to input/.
 //
-//   range(10) <- shuffle <- map          read(epoch, i): element i of an epoch, by itself
+//   range(10) <- shuffle <- map          read(epoch, i): reads element i of an epoch alone
 //   range(10) <- filter <- map           a stream: open() makes a Reader, which reads in order
 //
-// A node whose number of elements is known, or that has no end because it is repeated, has random
-// access: each client then reads only the elements that it needs. A filter, every node after it,
-// and a source without a size are streams: every client reads all of them.
+// A node has random access if its number of elements is known, or if it is endless because it is
+// repeated: each client then reads only the elements that it needs. A filter, every node after it,
+// and a source without a size are streams: every client reads all elements.
 //
 // Nodes are immutable except for their caches, and thread-safe. A Reader is used by one thread.
 #ifndef TESSERA_INPUT_NODE_H_
@@ -29,22 +29,22 @@
 
 namespace tessera::input::internal {
 
-// How many elements an epoch of a node has. A stream's number is not known.
+// The number of elements in an epoch of a node; not known for a stream.
 struct Extent {
   enum class Kind { kKnown, kEndless, kStream };
   Kind kind = Kind::kStream;
-  int64_t size = 0;  // of kKnown
+  int64_t size = 0;  // for kKnown
 
   bool has_random_access() const { return kind != Kind::kStream; }
-  // Elements with an index that are not beyond the end.
+  // The number of indices that are before the end.
   int64_t limit() const;
 };
 
-// The numbers that say where the readers of a stream are, from the last operation to the source.
+// The positions of a stream's readers, from the last operation to the source.
 class Positions {
  public:
   explicit Positions(absl::Span<const int64_t> numbers) : numbers_(numbers) {}
-  // InvalidArgument where there is none left, or where it is negative.
+  // InvalidArgument if no number is left, or if the next one is negative.
   StatusOr<int64_t> next();
   bool empty() const { return numbers_.empty(); }
 
@@ -56,14 +56,14 @@ class Positions {
 class Reader {
  public:
   virtual ~Reader() = default;
-  // Appends the next `count` elements, and fewer at the end. An error is of the element after the
-  // appended ones; the reader cannot be used afterwards.
+  // Appends the next `count` elements, or fewer at the end. If an element fails, the elements
+  // before it are appended; the reader cannot be used afterwards.
   virtual Status read(int64_t count, std::vector<Element>* out) = 0;
-  // Appends the numbers that Positions takes.
+  // Appends the numbers from which Positions restores this reader.
   virtual void save(std::vector<int64_t>* positions) const = 0;
-  // For a repetition: the repetition that the next element belongs to. Else the epoch that it began
-  // with (IteratorState::epoch). When a repetition has just ended, it still counts until the next
-  // element is read.
+  // For a repetition: the repetition of the next element. When a repetition has just ended, it
+  // still counts until the next element is read. For others: the epoch at the start
+  // (IteratorState::epoch).
   virtual int64_t epoch() const = 0;
   // As epoch(), for the first element of the last read().
   virtual int64_t epoch_read() const { return epoch(); }
@@ -73,7 +73,7 @@ class Reader {
 struct Start {
   // The epoch of the node.
   int64_t epoch = 0;
-  // The repetition at which a stream that repeats begins.
+  // For a stream that repeats: its first repetition.
   int64_t repetition = 0;
   // Null: at the start of the epoch.
   Positions* positions = nullptr;
@@ -85,18 +85,18 @@ class Node {
   virtual Extent extent() const = 0;
   // Equal for equal descriptions in every process. Functions do not count.
   virtual uint64_t hash() const = 0;
-  // The spec of the elements; a mapped node reads element 0 for it.
+  // The spec of the elements. A mapped node reads element 0 for it.
   virtual StatusOr<std::vector<TensorSpec>> spec() const = 0;
   // Whether spec() reads nothing.
   virtual bool knows_spec() const = 0;
-  // Whether an element may fail to be read, so that clients have to tell each other.
+  // Whether reading an element may fail. Clients then have to agree on each step.
   virtual bool can_fail() const = 0;
   // How many elements are worth reading at once.
   virtual int parallelism() const = 0;
   // Whether the last operation, apart from maps, is repeat(). A state's epoch is then the
   // repetition.
   virtual bool is_repetition() const { return false; }
-  // The elements of a repetition, if it is one with random access.
+  // For a repetition with random access: the elements of one repetition.
   virtual std::optional<int64_t> repetition_size() const { return std::nullopt; }
 
   // Element `index` of an epoch. Requires random access and an index below extent().limit().
@@ -104,7 +104,7 @@ class Node {
   // A reader of all elements in order.
   virtual StatusOr<std::unique_ptr<Reader>> open(const Start& start) const = 0;
 
-  // The files of the source, and a node with the same description over some of them
+  // The files of the source, and a node with the same description over some of these files
   // (Source::with_files()).
   virtual std::vector<std::string> files() const = 0;
   virtual StatusOr<std::shared_ptr<const Node>> with_files(
@@ -136,11 +136,11 @@ class Operation : public Node {
   const Node& input() const { return *input_; }
   // This operation on another input.
   virtual NodePtr with_input(NodePtr input) const = 0;
-  // The input's reader of a stream, after this operation has taken its own positions.
+  // Opens the input's reader. Called after this operation has taken its own positions.
   StatusOr<std::unique_ptr<Reader>> open_input(const Start& start) const {
     return input().open({.epoch = start.epoch, .repetition = 0, .positions = start.positions});
   }
-  // A reader of a stream: open() where the operation gives no random access.
+  // Opens a reader of a stream: open() calls it if the operation has no random access.
   virtual StatusOr<std::unique_ptr<Reader>> open_stream(const Start& start) const = 0;
 
  private:
@@ -150,15 +150,15 @@ class Operation : public Node {
 // A reader of a node with random access.
 StatusOr<std::unique_ptr<Reader>> open_in_order(const Node& node, const Start& start);
 
-// Elements of a node with random access, as many at once as the pool has threads. An error names
-// its element: "element 5 of epoch 0: ...".
+// Reads elements of a node with random access, in parallel on the threads of the pool. An error
+// names its element: "element 5 of epoch 0: ...".
 std::vector<StatusOr<Element>> read_elements(const Node& node, WorkerPool& pool, int64_t epoch,
                                              absl::Span<const int64_t> indices);
 
-// Reads elements and forgets them; stops at the end.
+// Reads elements and discards them; stops at the end.
 Status drop(Reader& reader, int64_t count);
 
-// Calls a function of the caller's: an exception becomes Unknown.
+// Calls a function of the program. An exception becomes Unknown.
 Status call_guarded(absl::FunctionRef<Status()> fn);
 
 using MapFn = std::function<StatusOr<Element>(Element)>;
@@ -166,7 +166,7 @@ using FilterFn = std::function<StatusOr<bool>(const Element&)>;
 
 NodePtr source_node(std::shared_ptr<const Source> source, uint64_t hash, bool can_fail);
 
-// The operations of Dataset, with arguments that are in their range.
+// The operations of Dataset. Arguments must be in range.
 NodePtr shuffle_node(NodePtr input, uint64_t seed);
 NodePtr repeat_node(NodePtr input, std::optional<int64_t> epochs);
 NodePtr take_node(NodePtr input, int64_t count);

@@ -2,7 +2,7 @@
 //
 // The operations that choose elements and their order: shuffle, repeat, take, skip, shard.
 //
-// With random access each is a function of the index. On a stream each is a reader.
+// With random access each operation is a function of the index. On a stream each is a reader.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -19,7 +19,7 @@
 namespace tessera::input::internal {
 namespace {
 
-// The stream in the words of counters: shuffles draw other numbers than ops/random.h.
+// The stream number of shuffles: their random numbers differ from the numbers of ops/random.h.
 constexpr uint32_t kShuffleStream = 0x73686666;
 
 uint64_t hash_of(absl::string_view name, const Node& input,
@@ -27,7 +27,7 @@ uint64_t hash_of(absl::string_view name, const Node& input,
   return stable_hash(arguments, stable_hash(name, input.hash()));
 }
 
-// An operation's own position: a number that counts down or up.
+// The operation's own position: a number that counts down or up.
 StatusOr<int64_t> own_position(const Start& start, int64_t at_start) {
   if (start.positions == nullptr) return at_start;
   return start.positions->next();
@@ -41,7 +41,7 @@ class ShuffleNode : public Operation {
     return hash_of("shuffle", input(), {static_cast<int64_t>(seed_)});
   }
   StatusOr<Element> read(int64_t epoch, int64_t index) const override {
-    // The key of the epoch's permutation is the block that the seed gives for the epoch.
+    // The seed's block for the epoch is the key of the epoch's permutation.
     const auto low = static_cast<uint32_t>(seed_), high = static_cast<uint32_t>(seed_ >> 32);
     const kernels::PhiloxWords key = kernels::philox_words(
         {{static_cast<uint32_t>(epoch), static_cast<uint32_t>(epoch >> 32), 0, kShuffleStream}},
@@ -53,7 +53,7 @@ class ShuffleNode : public Operation {
  private:
   NodePtr with_input(NodePtr input) const override { return shuffle_node(std::move(input), seed_); }
   StatusOr<std::unique_ptr<Reader>> open_stream(const Start&) const override {
-    return absl::InternalError("a stream was shuffled");  // Dataset::shuffle() refuses it
+    return absl::InternalError("a stream was shuffled");  // Dataset::shuffle() refuses a stream
   }
 
   const uint64_t seed_;
@@ -81,7 +81,7 @@ class RepeatReader : public Reader {
       TESSERA_RETURN_IF_ERROR(reader_->read(static_cast<int64_t>(wanted - before), out));
       num_read_ += static_cast<int64_t>(out->size() - before);
       if (out->size() == wanted) break;
-      // Without this an endless repetition of nothing would not return.
+      // Without this an endless repetition of an empty input would not return.
       is_empty_ = num_read_ == 0 && !epochs_.has_value();
       ++repetition_;
       num_read_ = 0;
@@ -108,10 +108,10 @@ class RepeatReader : public Reader {
 
   const Node& input_;
   const std::optional<int64_t> epochs_;
-  const int64_t base_;  // the input's epoch of repetition 0
+  const int64_t base_;  // the input's epoch in repetition 0
   int64_t repetition_ = 0;
   int64_t epoch_read_ = 0;
-  int64_t num_read_ = 0;  // of this repetition
+  int64_t num_read_ = 0;  // in this repetition
   bool is_empty_ = false;
   std::unique_ptr<Reader> reader_;
 };
@@ -143,7 +143,7 @@ class RepeatNode : public Operation {
   }
 
  private:
-  // The input's epoch of the first repetition.
+  // The input's epoch in the first repetition.
   int64_t base_of(int64_t epoch) const { return saturating_mul(epoch, epochs_.value_or(0)); }
   NodePtr with_input(NodePtr input) const override {
     return repeat_node(std::move(input), epochs_);
@@ -205,8 +205,8 @@ class TakeNode : public Operation {
   const int64_t count_;
 };
 
-// Passes over `gap` elements before the first one, and over `stride` - 1 between two. Skip and
-// shard are both of this kind.
+// Skips `gap` elements before the first one, and `stride` - 1 between two. Implements skip and
+// shard.
 class StrideReader : public Reader {
  public:
   StrideReader(std::unique_ptr<Reader> input, int64_t epoch, int64_t gap, int64_t stride)

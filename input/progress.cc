@@ -47,7 +47,8 @@ std::string Progress::to_string() const {
   const std::optional<int64_t> total = by_examples ? totals_.examples : totals_.steps;
   if (!total.has_value()) return text;
   const auto done = static_cast<double>(by_examples ? examples_ : steps_);
-  const double left = (static_cast<double>(*total) - done) / done;  // of the time so far
+  const double left =
+      (static_cast<double>(*total) - done) / done;  // as a multiple of the elapsed time
   const double seconds = std::fmax(0, left) * absl::ToDoubleSeconds(elapsed_);
   absl::StrAppend(&text, absl::StrFormat(", %.*f s left", seconds < 10 ? 1 : 0, seconds));
   return text;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Progress: how far an iteration has come, as a line of text.
+// Progress: the progress of an iteration as a line of text.
 //
 //   input::Progress progress({.steps = loader.cardinality(), .examples = images.cardinality()});
 //   ... progress.add(batch->size) after each step ...
@@ -8,7 +8,8 @@
 //
 //   step 12 of 235, 1,536 of 30,000 examples, 12,000/s, 2.4 s left
 //
-// A value. Steps and examples count from where the iteration began, the rate from the Progress.
+// A value. Steps and examples count from the start of the iteration, the rate from the construction
+// of the Progress.
 #ifndef TESSERA_INPUT_PROGRESS_H_
 #define TESSERA_INPUT_PROGRESS_H_
 
@@ -20,7 +21,7 @@
 
 namespace tessera::input {
 
-// Totals; nothing where a total is not known. Examples are the cardinality of the data set before
+// Totals; nothing if a total is not known. `examples` is the cardinality of the data set before
 // batch().
 struct ProgressTotals {
   std::optional<int64_t> steps = {};
@@ -31,15 +32,15 @@ class Progress {
  public:
   explicit Progress(const ProgressTotals& totals = {});
 
-  // A step of so many examples is done, now or so long after the Progress was made.
+  // Counts a finished step of so many examples; it ended now, or `elapsed` after the construction.
   void add(int64_t examples);
   void add(int64_t examples, absl::Duration elapsed);
 
   int64_t steps() const { return steps_; }
   int64_t examples() const { return examples_; }
-  // Examples a second up to the last step; 0 before the first.
+  // Examples per second up to the last step; 0 before the first.
   double rate() const;
-  // Leaves out unknown values: totals, the rate before the first step, the time that is left.
+  // Leaves out unknown values: totals, the rate before the first step, the remaining time.
   std::string to_string() const;
 
  private:

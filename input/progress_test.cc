@@ -19,7 +19,7 @@ TEST(ProgressTest, StepsExamplesRateAndTimeLeft) {
   EXPECT_EQ(progress.examples(), 1536);
   EXPECT_NEAR(progress.rate(), 12000, 0.01);
   EXPECT_EQ(progress.to_string(), "step 12 of 235, 1,536 of 30,000 examples, 12,000/s, 2.4 s left");
-  // The last batch is smaller, and more than was announced leaves no time.
+  // The last batch is smaller. After more steps than the total no time is left.
   progress.add(28464, after(2.5));
   EXPECT_EQ(progress.to_string(),
             "step 13 of 235, 30,000 of 30,000 examples, 12,000/s, 0.0 s left");
@@ -43,7 +43,7 @@ TEST(ProgressTest, WhatIsNotKnownIsLeftOut) {
   EXPECT_EQ(steps.to_string(), "step 2 of 40, 10 examples, 5/s, 38 s left");
 }
 
-// The times of a program.
+// Times from the clock.
 TEST(ProgressTest, CountsByTheClock) {
   Progress progress;
   for (int i = 0; i < 1000; ++i) progress.add(1);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RunningCalls: the elements for which an operation calls a function of the program, or a source,
-// at this moment. Reports of long waits read it. Internal to input/.
+// RunningCalls: the elements for which an operation is calling a function of the program, or a
+// source. Reports of long waits read it. Internal to input/.
 //
 //   const RunningCalls::Call call(calls, 12);     for as long as the function runs
 //   calls.describe("map", &texts);                adds "map is at element 12"
 //
-// A call costs two stores, and no lock and no clock: each thread has a place of its own. Threads
-// beyond kNumPlaces share places; a shared place shows the call that began last.
+// A call costs two stores, and no lock and no clock: each thread has its own place. Threads beyond
+// kNumPlaces share places; a shared place shows the call that began last.
 //
 // Thread-safe.
 #ifndef TESSERA_INPUT_RUNNING_CALLS_H_
@@ -45,7 +45,7 @@ class RunningCalls {
     Place& place_;
   };
 
-  // Adds the elements of the calls that run, if there are any.
+  // Adds a text with the elements of the running calls, if there are any.
   void describe(absl::string_view function, std::vector<std::string>* texts) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The reports of a data set's nodes while their functions run: each function asks in its own call.
+// Reports of a data set's nodes while their functions run. Each function asks from inside its call.
 #include "input/running_calls.h"
 
 #include <cstdint>
@@ -87,7 +87,8 @@ TEST(RunningCallsTest, EachFunctionIsNamedWithItsElement) {
   }
 }
 
-// By index, behind other operations: the element that an error of it would name.
+// With random access, and below other operations, a report names the element that an error would
+// name.
 TEST(RunningCallsTest, AnElementOfRandomAccess) {
   Observed observed;
   const Dataset dataset = Dataset::range(10)

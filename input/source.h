@@ -11,7 +11,7 @@
 //   StatusOr<Dataset> squares = Dataset::from_source(std::make_shared<Squares>());
 //
 // An element is a list of arrays: an image and its label, the columns of a line. All elements of a
-// source have equally many arrays, of the same dtypes.
+// source have the same number of arrays and the same dtypes.
 #ifndef TESSERA_INPUT_SOURCE_H_
 #define TESSERA_INPUT_SOURCE_H_
 
@@ -47,20 +47,20 @@ using Element = std::vector<HostArray>;
 class Source {
  public:
   virtual ~Source() = default;
-  // Equal at every call.
+  // Must be equal at every call.
   virtual std::vector<TensorSpec> spec() const = 0;
-  // The number of elements. Nothing: a stream, which is read in order only, from element 0.
+  // The number of elements. Nothing for a stream, which is read in order only, from element 0.
   virtual std::optional<int64_t> size() const = 0;
-  // Element `index`, equal at every call. OutOfRange at the end of a stream; an element of another
-  // type than spec() says is refused.
+  // Element `index`, equal at every call. OutOfRange at the end of a stream. An element whose type
+  // differs from spec() is an error.
   virtual StatusOr<Element> read(int64_t index) const = 0;
-  // The files that it reads, in their order, and the source over only the files that `keep` lists.
-  // A source without files has an empty list.
+  // The files that the source reads, in order, and the source over only the files that `keep`
+  // lists. A source without files returns an empty list.
   virtual std::vector<std::string> files() const { return {}; }
   virtual StatusOr<std::shared_ptr<const Source>> with_files(absl::Span<const int64_t> keep) const;
 };
 
-// InvalidArgument unless the element matches the spec. Names the array that does not.
+// InvalidArgument unless the element matches the spec. The message names the array that does not.
 Status check_element(absl::Span<const TensorSpec> spec, const Element& element);
 // InvalidArgument unless every array is valid (HostArray::validate()).
 Status check_arrays(const Element& element);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operations that look at elements: map, filter, cache.
+// The operations that read the values of elements: map, filter, cache.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -20,7 +20,7 @@
 namespace tessera::input::internal {
 namespace {
 
-// A function of the program, and the elements for which it runs now.
+// A function of the program, and the elements for which it is running.
 template <class Fn>
 struct Tracked {
   const Fn fn;
@@ -134,7 +134,7 @@ class FilterReader : public Reader {
   FilterReader(std::unique_ptr<Reader> input, const Filter& keep, int64_t epoch, int64_t position)
       : input_(std::move(input)), keep_(keep), epoch_(epoch), position_(position) {}
 
-  // Asks the input for no more elements than are missing, so that none is left over.
+  // Asks the input for at most as many elements as are missing, so that none is left over.
   Status read(int64_t count, std::vector<Element>* out) override {
     const size_t wanted = out->size() + static_cast<size_t>(count);
     std::vector<Element> read;
@@ -170,7 +170,7 @@ class FilterReader : public Reader {
   const std::unique_ptr<Reader> input_;
   const Filter& keep_;
   const int64_t epoch_;
-  int64_t position_;  // elements of the input that were looked at
+  int64_t position_;  // elements of the input that were examined
 };
 
 class FilterNode : public Operation {
@@ -204,9 +204,9 @@ class FilterNode : public Operation {
   const Filter keep_;
 };
 
-// Keeps elements in memory once they were read. Every epoch has the elements of epoch 0 of the
+// Keeps each element in memory after its first read. Every epoch has the elements of epoch 0 of the
 // input: an iterator that begins in a later epoch has the same order as an iterator that reached
-// it.
+// that epoch.
 class CacheNode : public Operation {
  public:
   using Operation::Operation;

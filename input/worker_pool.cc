@@ -39,7 +39,7 @@ void WorkerPool::run(int64_t count, absl::FunctionRef<void(int64_t)> fn) {
   }
   changed_.notify_all();
   take_indices(fn);
-  // Every thread has to be seen at rest: a later one would read the next round's fn as this one's.
+  // Waits until all threads are idle: a thread still in this round would read the next round's fn.
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return num_busy_ == 0; });
 }

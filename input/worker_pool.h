@@ -5,8 +5,8 @@
 //   StatusOr<std::unique_ptr<WorkerPool>> pool = WorkerPool::start(4);
 //   (*pool)->run(100, [&](int64_t i) { results[i] = f(i); });     returns when all 100 are done
 //
-// The calling thread works too, so a pool of 4 has 3 threads of its own, and a pool of 1 none. One
-// thread calls run() at a time.
+// The calling thread works too: a pool of 4 starts 3 threads, and a pool of 1 none. One thread
+// calls run() at a time.
 #ifndef TESSERA_INPUT_WORKER_POOL_H_
 #define TESSERA_INPUT_WORKER_POOL_H_
 
@@ -25,11 +25,11 @@ namespace tessera::input {
 
 class WorkerPool {
  public:
-  // ResourceExhausted where a thread does not start. Requires parallelism >= 1.
+  // ResourceExhausted if a thread cannot be started. Requires parallelism >= 1.
   static StatusOr<std::unique_ptr<WorkerPool>> start(int parallelism);
   ~WorkerPool();
 
-  // Calls fn(i) once for each i in [0, count), several at once, and waits for all.
+  // Calls fn(i) once for each i in [0, count), several at once, and waits for all calls.
   void run(int64_t count, absl::FunctionRef<void(int64_t)> fn);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A ClusterCoordinator that gets answers which no task of this build sends, or loses a connection
-// in the middle of a refusal: the chief goes on, and says which task it was.
+// A ClusterCoordinator gets answers that no task of this build sends, or loses a connection in the
+// middle of a refusal. The chief continues, and its error names the task.
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
@@ -40,7 +40,7 @@ using ::testing::HasSubstr;
 
 constexpr auto kInternal = absl::StatusCode::kInternal;
 
-// Bytes that are no message.
+// Bytes that are not a message.
 std::string rubbish() {
   std::string bytes(200, '\0');
   std::iota(bytes.begin(), bytes.end(), '\0');
@@ -73,7 +73,7 @@ struct AnswerCase {
   std::string text;
 };
 
-// Each made the chief abort, was OK, or was used as an index.
+// Each answer once made the chief abort, was taken as OK, or was used as an index.
 std::vector<AnswerCase> answers_of_a_worker() {
   constexpr int kF32 = static_cast<int>(DType::kFloat32);
   return {
@@ -157,7 +157,7 @@ TEST(AnswersTest, AGreetingWithoutAnOutcomeReachesNoTask) {
                              HasSubstr("an answer without an outcome"))));
 }
 
-// Another process has the address of the task, as after a start that took another token.
+// Another process serves the task's address, as after a start with another token.
 TEST(AnswersTest, ATaskWithAnotherTokenWasStartedAgain) {
   FakeTask worker;
   FakeTask ps;
@@ -199,7 +199,7 @@ TEST(AnswersTest, AParameterServerThatRefusesAnUpdateIsLost) {
   }
 }
 
-// A task that is lost just before it is dismissed has no connection to say goodbye on.
+// A task that is lost just before it is dismissed has no connection for a goodbye.
 TEST(AnswersTest, ATaskThatIsLostMayBeDismissed) {
   FakeTask worker;
   FakeTask ps;

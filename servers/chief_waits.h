@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ChiefWaits: the reports of a chief that waits for its tasks. A ClusterCoordinator shares them
-// with its RemoteValues, which may outlive it.
+// ChiefWaits: reports that a chief is waiting for its tasks. A ClusterCoordinator shares them with
+// its RemoteValues, which may outlive it.
 //
 //   const ReportedWait wait = waits->in("ClusterCoordinator::join");
 //
-// Thread-safe. The coordinator calls reports.stop() at its end: `missing` is not called after that.
+// Thread-safe. The coordinator calls reports.stop() at its end; `missing` is not called afterwards.
 #ifndef TESSERA_SERVERS_CHIEF_WAITS_H_
 #define TESSERA_SERVERS_CHIEF_WAITS_H_
 
@@ -20,7 +20,8 @@ namespace tessera::distribute::internal {
 
 struct ChiefWaits {
   WaitReports reports;
-  const std::function<std::optional<WaitReports::Missing>()> missing;  // the tasks all calls await
+  const std::function<std::optional<WaitReports::Missing>()>
+      missing;  // the tasks that every call waits for
 
   ReportedWait in(std::string call) { return ReportedWait(&reports, std::move(call), missing); }
 };

@@ -65,7 +65,7 @@ void ClosureScheduler::worker_lost(int worker, const Status& why, absl::Time now
     ++lost.num_closing;
   }
   if (!std::exchange(lost.is_busy, false)) return;
-  // A run that counts goes on without its worker.
+  // A run that counts continues without its worker.
   if (it == closures_.end() || it->second.state != State::kRunning) return;
   Closure& closure = it->second;
   if (closure.attempt >= options_.max_attempts) {
@@ -102,14 +102,14 @@ void ClosureScheduler::run_finished(const RunKey& run, const Status& status,
   if (!is_current(run)) return;
   const ClosureId id = workers_[run.worker].closure;
   const auto it = closures_.find(id);
-  if (it == closures_.end()) return release(run);   // it failed with a parameter server
-  if (it->second.state != State::kRunning) return;  // the answer has come twice
+  if (it == closures_.end()) return release(run);   // the closure failed with a parameter server
+  if (it->second.state != State::kRunning) return;  // a repeated answer
   const Status failed = status.ok() ? check_answer(run.worker, num_pushes, positions) : status;
   if (!failed.ok()) {
     fail(id, failed);
     return release(run);
   }
-  // From here on the run's pushes count, on every parameter server, and so do its reads.
+  // The run's pushes and reads count from here on, on every parameter server.
   it->second.state = State::kCommitting;
   for (DatasetPosition& reached : positions) {
     positions_[reached.dataset][run.worker] = std::move(reached.position);

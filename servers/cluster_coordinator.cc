@@ -105,7 +105,7 @@ Status check_options(const CoordinatorOptions& options) {
       "worker_wait is ", format_duration(options.worker_wait), "; it must be longer than 0"));
 }
 
-// The interval of the options, else of the environment.
+// The interval of the options, or else of the environment.
 StatusOr<absl::Duration> heartbeat_interval_of(const CoordinatorOptions& options) {
   constexpr absl::Duration kDefault = absl::Seconds(4);
   TESSERA_ASSIGN_OR_RETURN(const JobTimes times,
@@ -153,7 +153,7 @@ class ClusterCoordinator::Impl {
     if (links_ != nullptr) links_->stop(end_);
   }
 
-  // The end that the servers are told; by default OK, the end in order.
+  // Sets the reason that the servers get at the end; by default OK, the end in order.
   void set_end(const Status& reason) { end_ = reason; }
 
   Status connect(const cluster::ClusterSpec& spec, absl::Duration heartbeat_interval) {
@@ -293,12 +293,12 @@ class ClusterCoordinator::Impl {
                         " not over");
   }
 
-  // The waits of this chief's calls: the tasks that are missing, and the workers' activities, the
+  // Describes the waits of this chief's calls: the missing tasks, and the workers' activities, the
   // longest first.
   std::optional<WaitReports::Missing> describe_awaited() {
     constexpr size_t kMostParts = 12;
     std::vector<std::string> parts;
-    std::vector<std::pair<absl::Time, std::string>> activities;  // with their beginnings
+    std::vector<std::pair<absl::Time, std::string>> activities;  // each with its beginning
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (links_ == nullptr) return std::nullopt;
@@ -333,15 +333,15 @@ class ClusterCoordinator::Impl {
   }
 
   struct Closure {
-    rpc::RunRequest request;  // with the numbers of the last run
+    rpc::RunRequest request;  // with the numbers of the latest run
     std::shared_ptr<ValueState> value;
   };
   struct Run {
     ClosureId closure = 0;
     RunKey key = {};
     std::string function = {};
-    absl::Time since = {};      // it was sent, or has returned
-    bool has_returned = false;  // its pushes are not applied yet
+    absl::Time since = {};      // of sending the run or of its return
+    bool has_returned = false;  // and its pushes are not yet applied
   };
   struct Making {
     std::string dataset;
@@ -356,11 +356,11 @@ class ClusterCoordinator::Impl {
     return names;
   }
 
-  // Asks the workers that are up, and waits until the functions that they run have returned. A
-  // worker that comes later makes the data set when it gets its first closure with it.
+  // Asks the workers that are up, and waits until their running functions have returned. A worker
+  // that connects later makes the data set when it gets its first closure that reads it.
   StatusOr<std::optional<std::vector<input::TensorSpec>>> make_on_workers(
       const DatasetPlace& place) {
-    std::vector<std::pair<int, uint64_t>> workers;  // with their sessions
+    std::vector<std::pair<int, uint64_t>> workers;  // each with its session
     {
       std::lock_guard<std::mutex> lock(mutex_);
       for (int worker = 0; worker < num_workers_; ++worker) {
@@ -393,7 +393,8 @@ class ClusterCoordinator::Impl {
     return answers->wait();
   }
 
-  // InvalidArgument for arguments of another coordinator, and for more bytes than a message takes.
+  // InvalidArgument for arguments of another coordinator, and for more bytes than a message may
+  // have.
   Status check_arguments(absl::string_view function, absl::Span<const Argument> args) const {
     int64_t num_bytes = 0;
     for (size_t i = 0; i < args.size(); ++i) {
@@ -436,10 +437,11 @@ class ClusterCoordinator::Impl {
     Status accepted;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      // Set when start() has returned, which does not wait for this.
+      // Waits for links_, which is set after start() has returned; start() does not wait for this
+      // call.
       changed_.wait(lock, [this] { return links_ != nullptr; });
       if (!task.is_worker()) {
-        // A parameter server that was lost and is back has no variables: the loss stays.
+        // A parameter server that was lost and returns has no variables: the loss is permanent.
         ++num_up_;
         ps_sessions_[task.index] = session;
       } else {
@@ -472,7 +474,7 @@ class ClusterCoordinator::Impl {
     if (!task.is_worker() && servers_ != nullptr) servers_->close();
     act();
   }
-  // With the lock; without it the caller closes servers_ and acts.
+  // Requires the lock. After releasing it the caller closes servers_ and calls act().
   void lose_ps(int ps, const Status& why) {
     const std::string names = variables_.names_on(ps);
     ps_lost_.Update(Status(
@@ -503,7 +505,7 @@ class ClusterCoordinator::Impl {
     act();
   }
 
-  // Takes the scheduler's actions after an event. The caller holds no lock.
+  // Takes the scheduler's actions after an event. The caller must not hold a lock.
   void act() {
     std::vector<std::pair<RunKey, rpc::RunRequest>> runs;
     std::vector<std::pair<int, rpc::UpdateRequest>> updates;
@@ -559,11 +561,11 @@ class ClusterCoordinator::Impl {
       std::lock_guard<std::mutex> lock(mutex_);
       if (!scheduler_.is_current(run)) return;
       if (!status.ok() && internal::is_transient(status)) {
-        // The worker gets the same run again: heartbeats alone tell whether it is lost.
+        // Sends the worker the same run again: only heartbeats decide whether it is lost.
         resends_.push_back(run);
         return;
       }
-      if (status.ok() && response.was_given_up()) return;  // as the next heartbeat says
+      if (status.ok() && response.was_given_up()) return;  // the next heartbeat reports it
       const std::string where = absl::StrCat("worker ", run.worker);
       Status outcome =
           status.ok() ? with_context(internal::status_of(response.outcome()), where)
@@ -591,7 +593,7 @@ class ClusterCoordinator::Impl {
   }
   Status keep_results(ClosureId id, const rpc::RunResponse& response) {
     const auto it = closures_.find(id);
-    if (it == closures_.end()) return absl::OkStatus();  // it is over
+    if (it == closures_.end()) return absl::OkStatus();  // the closure is over
     std::vector<HostArray> results;
     for (int i = 0; i < response.results_size(); ++i) {
       StatusOr<HostArray> array = internal::array_of(response.results(i));
@@ -617,9 +619,9 @@ class ClusterCoordinator::Impl {
           updated(ps, number, status, outcome);
         });
   }
-  // Without an answer the next tick sends the same update again, until it is answered or the server
-  // is lost. A refused update can never be applied: this server's variables would differ from the
-  // others', so it is lost.
+  // If the update was not answered, the next tick sends it again, until it is answered or the
+  // server is lost. A refused update can never be applied, and this server's variables would differ
+  // from the others', so the server is lost.
   void updated(int ps, uint64_t number, const grpc::Status& status, const rpc::Outcome& answer) {
     if (!status.ok() && internal::is_transient(status)) {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -631,7 +633,7 @@ class ClusterCoordinator::Impl {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       is_updating_[ps] = false;
-      if (absl::IsFailedPrecondition(outcome)) return;  // as the next heartbeat says
+      if (absl::IsFailedPrecondition(outcome)) return;  // the next heartbeat reports it
       if (outcome.ok()) {
         scheduler_.update_applied(ps, number);
       } else {
@@ -648,29 +650,29 @@ class ClusterCoordinator::Impl {
   const Partitioner partitioner_;
   const absl::Duration worker_wait_;
   const std::vector<std::string> workers_;   // their names in messages
-  const std::vector<std::string> ps_names_;  // the same
+  const std::vector<std::string> ps_names_;  // names in messages
   std::mutex mutex_;                         // guards the members below
   std::condition_variable changed_;
   ClosureScheduler scheduler_;
   std::map<ClosureId, Closure> closures_;  // closures that are not over
-  std::map<int, Run> runs_;                // the last one of each worker
-  // Data sets that workers were asked for, by worker and data set.
+  std::map<int, Run> runs_;                // the latest run of each worker
+  // Data sets that workers are making, by worker and data set.
   std::map<std::pair<int, int>, Making> makings_;
-  std::vector<RunKey> resends_;    // whose answers did not arrive
-  std::vector<bool> is_updating_;  // an update to this ps is under way
+  std::vector<RunKey> resends_;    // runs whose answers did not arrive
+  std::vector<bool> is_updating_;  // whether an update to this ps is under way
   std::map<int, uint64_t> ps_sessions_;
   uint64_t last_ps_session_ = 0;
   int num_up_ = 0;
-  Status refused_;  // why a task does not take part
+  Status refused_;  // why a task rejects this chief
   Status ps_lost_;
   bool is_stopping_ = false;
-  Status end_;  // used by the thread of the caller only
+  Status end_;  // used only by the caller's thread
   RegistryNames registry_names_;
   VariableTable variables_;
 
   const std::shared_ptr<ChiefWaits> waits_;
   std::unique_ptr<ParameterServers> servers_;  // constant once connected
-  std::unique_ptr<TaskLinks> links_;           // the same
+  std::unique_ptr<TaskLinks> links_;           // constant once connected
 };
 
 Status RemoteValue::await(absl::Duration timeout) const { return state_->await(timeout); }

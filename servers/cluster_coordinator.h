@@ -9,22 +9,25 @@
 //   Status s = coordinator->join();
 //
 // A closure is one scheduled call. It runs at least once: after the loss of its worker it runs on
-// another. Its pushes to variables count exactly once, on all parameter servers or on none.
+// another worker. Its pushes to variables count exactly once, on all parameter servers or on none.
 //
-// A per-worker data set has a position on each worker. It moves with the closures of that worker
-// that count: the batches of a closure that was lost or has failed are read again by the worker's
-// next closure; a closure that runs again on another worker reads from that worker's position.
+// A per-worker data set has a position on each worker. Only the closures of that worker that count
+// move it. So the worker's next closure reads the batches of a lost or failed closure again. A
+// closure that runs again on another worker reads from that worker's position.
 //
-// Errors. schedule() does not fail; its RemoteValue does. The first error of a closure cancels all
-// waiting closures, while running ones go on. join() and done() return it once, with the number of
-// others; until then later closures are Cancelled. The loss of a parameter server is such an error,
-// and fails all later closures too.
+// Errors:
 //
-// Losses. A task is lost
-//   ended    about a second after its process has ended
-//   silent   when it has answered nothing for more than three intervals of heartbeats
-//            (CoordinatorOptions::heartbeat_interval): it is stopped or cut off
-// A worker that is back, started again or awake, gets closures again.
+// - schedule() does not fail; its RemoteValue does.
+// - The first error of a closure cancels all waiting closures; running ones continue.
+// - join() and done() return the error once, with the number of other errors. Until then later
+//   closures are Cancelled.
+// - The loss of a parameter server is such an error. It also fails all later closures.
+//
+// A task is lost
+//   if its process has ended   about a second later
+//   if it is silent            when it has not answered for more than three intervals of heartbeats
+//                              (CoordinatorOptions::heartbeat_interval): stopped or cut off
+// A worker that returns, started again or resumed, gets closures again.
 //
 // Thread-safe. Movable; a moved-from coordinator can only be assigned and destroyed.
 // TF: ParameterServerStrategy and coordinator.ClusterCoordinator in one.
@@ -58,18 +61,18 @@ class ValueState;
 struct ReportTimes;  // of tests
 }  // namespace internal
 
-// The result of a closure. A handle: cheap to copy; it may outlive its coordinator, whose end makes
-// it Cancelled.
+// The result of a closure. A handle: cheap to copy. It may outlive its coordinator, whose
+// destructor cancels closures that are not over.
 class RemoteValue {
  public:
   // A move copies: the moved-from handle stays valid.
   RemoteValue(const RemoteValue&) = default;
   RemoteValue& operator=(const RemoteValue&) = default;
 
-  // Blocks until the closure is over, and returns its status; DeadlineExceeded before that.
+  // Blocks until the closure is over and returns its status. DeadlineExceeded after the timeout.
   Status await(absl::Duration timeout = absl::InfiniteDuration()) const;
-  // Blocks as await() does, without a timeout, and returns the tensors of the function. May be
-  // called again; join() still reports the error of a closure.
+  // Blocks until the closure is over and returns the tensors of the function. May be called again.
+  // join() still reports the error of the closure.
   StatusOr<std::vector<HostArray>> fetch() const;
 
  private:
@@ -80,27 +83,29 @@ class RemoteValue {
 };
 
 struct CoordinatorOptions {
-  int64_t queue_limit = 256 * 1024;             // closures that wait; schedule() waits for a place
-  absl::Duration worker_wait = absl::Hours(1);  // without any worker, until closures fail
-  int max_attempts = 10;                        // of a closure, each ended by a loss of its worker
-  // Unset: $TESSERA_HEARTBEAT_INTERVAL, or 4 s. A task or a chief that is silent for more than
-  // three of them is lost, and with a parameter server its variables: longer than a machine that is
-  // busy takes to give a process its turn. From 1 ms to 1 h.
+  int64_t queue_limit = 256 * 1024;  // of waiting closures; schedule() blocks at the limit
+  absl::Duration worker_wait = absl::Hours(1);  // time without any worker after which closures fail
+  int max_attempts = 10;  // of a closure; each ends with the loss of its worker
+  // From 1 ms to 1 h. Unset: $TESSERA_HEARTBEAT_INTERVAL, or 4 s. A task or a chief that is silent
+  // for more than three intervals is lost; the loss of a parameter server loses its variables. The
+  // interval must be longer than a busy machine may delay a process.
   std::optional<absl::Duration> heartbeat_interval = {};
-  // Calls of a coordinator and of its values that wait for tasks have no end without a deadline,
-  // but are never silent: after 10 s, 30 s, 1, 2 and 5 minutes, and every 5 minutes, the chief says
-  // in one line on stderr which call waits, which tasks are missing, and which functions run for
-  // how long (docs/errors.md, "Long waits"). This function gets the report instead of stderr; its
-  // list of clients is empty, as tasks are not clients. It is called by a thread of the
-  // coordinator's own until the coordinator's end, which waits for a call that runs. It must not
-  // block, throw, nor call the coordinator.
+  // Receives the reports of long waits instead of stderr.
+  //
+  // - Calls of a coordinator and of its values wait for tasks without a limit unless they have a
+  //   deadline. After 10 s, 30 s, 1, 2 and 5 minutes, and then every 5 minutes, the chief reports
+  //   in one line which call waits, which tasks are missing, and which functions have been running
+  //   for how long (docs/errors.md, "Long waits").
+  // - The report's list of clients is empty, as tasks are not clients.
+  // - A thread of the coordinator calls the function. The coordinator's destructor waits for a
+  //   running call. The function must not block, throw, or call the coordinator.
   std::function<void(const WaitReport& report)> on_wait = {};
 };
 
 class ClusterCoordinator {
  public:
-  // Connects to all tasks of the cluster, of which this process is the chief; waits for them for a
-  // minute, or worker_wait if that is shorter.
+  // Connects to all tasks of the cluster; this process must be its chief. Waits up to a minute for
+  // the tasks, or worker_wait if that is shorter.
   //   InvalidArgument     no ps, no worker, two chiefs, not the chief; a partitioner or an option
   //                       below its least value; tasks on several hosts and no $TESSERA_TOKEN
   //   FailedPrecondition  workers with different registries, naming a worker and the name that it
@@ -117,30 +122,34 @@ class ClusterCoordinator {
   int num_workers() const;
   int num_ps() const;
 
-  // Puts a variable on the parameter servers. Shards of all variables go to them in turn.
-  // InvalidArgument for an array that is not valid, an empty name, or a shard of more than 1 GiB;
-  // AlreadyExists for a name that is there; Unavailable where a parameter server is lost.
+  // Puts a variable on the parameter servers. The shards of all variables are assigned to the
+  // servers in turn.
+  //
+  // - InvalidArgument: an array that is not valid, an empty name, or a shard of more than 1 GiB.
+  // - AlreadyExists: the name is in use.
+  // - Unavailable: a parameter server is lost.
   StatusOr<RemoteVariable> variable(std::string name, const HostArray& initial);
 
-  // Schedules one call. Blocks only while the queue is full. The value carries NotFound for a
-  // function that the workers do not have, and InvalidArgument for arguments of more than 1 GiB or
-  // a variable or a data set of another coordinator.
+  // Schedules one call. Blocks only while the queue is full. The returned value is NotFound for a
+  // function that the workers do not have. It is InvalidArgument for arguments of more than 1 GiB
+  // and for a variable or a data set of another coordinator.
   RemoteValue schedule(absl::string_view function, std::vector<Argument> args = {});
 
-  // Makes a data set on each worker, by a function of FunctionRegistry::add_dataset(), from its
-  // start; each call of this makes another. Waits for the functions that run. A worker that is
-  // away makes it with its first closure that reads it.
+  // Calls a function of FunctionRegistry::add_dataset() on each worker to make a data set, at its
+  // start. Each call makes another data set. Waits for running functions. A worker that is away
+  // makes the data set with its first closure that reads it. Returns the function's own error, with
+  // the worker's name, or
   //   NotFound         a function that the workers do not have
   //   InvalidArgument  a data set without batches; batches of other dtypes or ranks on some worker
   //   Unavailable      no worker was there for worker_wait, or a parameter server is lost
-  // and the function's own error, with the name of the worker.
   StatusOr<RemoteDataset> create_per_worker_dataset(absl::string_view dataset_function);
 
-  // Whether all closures are over; the first error since the last report, once.
+  // Returns whether all closures are over, or the first error since the last report, once.
   StatusOr<bool> done();
-  // Waits until all closures are over; errors as done(). DeadlineExceeded: the closures go on.
+  // Waits until all closures are over; fails as done() does. After DeadlineExceeded the closures
+  // continue.
   Status join(absl::Duration timeout = absl::InfiniteDuration());
-  // Waits for these values, and returns them in this order; the first error among them.
+  // Waits for these values and returns them in this order, or the first error among them.
   StatusOr<std::vector<std::vector<HostArray>>> fetch(absl::Span<const RemoteValue> values);
 
  private:
@@ -152,7 +161,7 @@ class ClusterCoordinator {
                                              const CoordinatorOptions& options,
                                              absl::Duration wait_report_unit);
   explicit ClusterCoordinator(std::unique_ptr<Impl> impl);
-  // FailedPrecondition, which every call then gives.
+  // Every call of a moved-from coordinator returns this FailedPrecondition.
   Status check_not_moved_from() const;
 
   std::unique_ptr<Impl> impl_;

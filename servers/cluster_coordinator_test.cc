@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ClusterCoordinator and Server on clusters of real processes that nothing happens to. The rows of
-// tests/facts/parameter_servers.md are named by their names.
+// ClusterCoordinator and Server on clusters of real processes without faults. Comments and test
+// names refer to rows of tests/facts/parameter_servers.md.
 #include "servers/cluster_coordinator.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ TEST(CoordinatorTest, ScheduleJoin) {
   for (int i = 0; i < 10; ++i) running.add(1);
   EXPECT_THAT(running.coordinator->join(), IsOk());
   EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(10)));
-  // The end in order: every server ends with OK.
+  // In an orderly end every server ends with OK.
   running.coordinator = nullptr;
   for (const int task : {0, 1}) {
     EXPECT_THAT(running.cluster.wait("worker", task), IsOk());
@@ -161,7 +161,7 @@ TEST(CoordinatorTest, TwoFailures) {
   EXPECT_THAT(running.coordinator->join(), IsOk());
 }
 
-// unknown_function, function_arguments and other mistakes of a closure: the worker lives.
+// unknown_function, function_arguments and other mistakes of a closure. The worker survives.
 TEST(CoordinatorTest, UnknownFunctionAndFunctionArguments) {
   RunningCluster running(1, 1);
   ASSERT_TRUE(running.ok());
@@ -189,7 +189,7 @@ TEST(CoordinatorTest, UnknownFunctionAndFunctionArguments) {
                                coordinator.variable("flags", HostArray::scalar(true)));
   expect(coordinator.schedule("push_scalar", {flags}), kInvalidArgument,
          "push_add to \"flags\": sum is not defined for bool");
-  // The other reasons for which a variable is refused.
+  // The other reasons to refuse a variable.
   EXPECT_THAT(coordinator.variable("v", scalar(1)),
               StatusIs(absl::StatusCode::kAlreadyExists,
                        HasSubstr("variable \"v\" is there; give each a name of its own")));
@@ -197,7 +197,7 @@ TEST(CoordinatorTest, UnknownFunctionAndFunctionArguments) {
               StatusIs(kInvalidArgument, HasSubstr("a variable needs a name")));
   EXPECT_THAT(coordinator.variable("w", HostArray{DType::kFloat32, {3}, {}}),
               StatusIs(kInvalidArgument, HasSubstr("variable \"w\"")));
-  // Pushes of one function count in their order, after it.
+  // The pushes of a function count in order, after it returns.
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto before,
                                coordinator.schedule("assign", {*running.v, scalar(7)}).fetch());
   EXPECT_EQ(before[0], scalar(0));
@@ -207,7 +207,7 @@ TEST(CoordinatorTest, UnknownFunctionAndFunctionArguments) {
 // remote_value_argument
 static_assert(!std::is_constructible_v<Argument, RemoteValue>);
 
-// More than a message carries is refused before it is copied.
+// Tensors larger than a message may be are refused before they are copied.
 TEST(CoordinatorTest, LargeArgumentsAndResults) {
   RunningCluster running(1, 1);
   ASSERT_TRUE(running.ok());
@@ -262,7 +262,7 @@ TEST(CoordinatorTest, PullPartitioned) {
   EXPECT_THAT(value_of(*running.coordinator, v), IsOkAndHolds(values));
 }
 
-// An array with other bytes in each row: gRPC cuts messages where it likes.
+// An array with different bytes in each row, because gRPC cuts messages anywhere.
 HostArray some_bytes(DType dtype, int64_t num_elements) {
   HostArray array = {.dtype = dtype, .shape = {num_elements}, .bytes = {}};
   array.bytes.resize(num_bytes(array.shape, dtype));
@@ -284,7 +284,7 @@ HostArray doubled(HostArray array) {
   return array;
 }
 
-// Variables of every size, in one shard and in three, are pulled and pushed by one call.
+// One call pulls and pushes variables of every size, in one shard and in three.
 TEST(CoordinatorTest, TensorsOfEverySize) {
   for (const Partitioner& partitioner : {Partitioner(), fixed_shards(3)}) {
     RunningCluster running(1, 2, partitioner);
@@ -315,7 +315,7 @@ TEST(CoordinatorTest, TensorsOfEverySize) {
   }
 }
 
-// A value that is sent does not change meanwhile: a pull has all of a push or nothing.
+// A value does not change while it is sent: a pull has all of a push or nothing.
 TEST(CoordinatorTest, PullsDuringPushes) {
   RunningCluster running(2, 1);
   ASSERT_TRUE(running.ok());
@@ -335,7 +335,7 @@ TEST(CoordinatorTest, PullsDuringPushes) {
   EXPECT_EQ(std::count(value.begin(), value.end(), 10.0f), kNumElements);
 }
 
-// A tensor pulled from 3 shards makes a variable of 5 in another cluster: only the tensor counts.
+// A tensor pulled from 3 shards makes a variable of 5 shards in another cluster.
 TEST(CoordinatorTest, CheckpointOtherCount) {
   const std::vector<float> values = {0, 1, 2, 3, 4, 5, 6};
   std::vector<HostArray> saved;
@@ -383,7 +383,7 @@ TEST(CoordinatorTest, TwoCoordinators) {
                        HasSubstr("belongs to the ClusterCoordinator of the chief on ")));
   running.add(1);
   EXPECT_THAT(running.coordinator->join(), IsOk());
-  // A variable of one is not one of another.
+  // A coordinator rejects a variable of another coordinator.
   RunningCluster other(1, 1);
   ASSERT_TRUE(other.ok());
   EXPECT_THAT(
@@ -448,7 +448,7 @@ TEST(CoordinatorTest, RefusesOptions) {
          "heartbeat_interval is 0 ms; it must be from 1 ms to 1 h");
   expect({}, {.heartbeat_interval = absl::InfiniteDuration()},
          "heartbeat_interval is infinite; it must be");
-  // Nothing was started: the wait is as long as worker_wait.
+  // No task was started: the wait takes worker_wait.
   EXPECT_THAT(ClusterCoordinator::create(cluster.chief(), {}, {.worker_wait = absl::Seconds(1)}),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("tasks of the cluster that were not reached: ps 0 (127"),
@@ -457,7 +457,7 @@ TEST(CoordinatorTest, RefusesOptions) {
                              HasSubstr("worker 0 (127"), Not(HasSubstr("the coordinator at")))));
 }
 
-// The error for a task that is not reached has the reason of the last attempt to connect.
+// The error for an unreachable task has the reason of the latest attempt to connect.
 TEST(CoordinatorTest, TasksThatAreNotReached) {
   TestCluster cluster(1, 1);
   setenv("TESSERA_TOKEN", "secret", 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Data sets of workers, by ClusterCoordinator on clusters that nothing happens to. The rows of
-// tests/facts/parameter_servers.md are named by their names.
+// Data sets of workers, by ClusterCoordinator on clusters without faults. Comments and test names
+// refer to rows of tests/facts/parameter_servers.md.
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -40,7 +40,7 @@ using testing::scalar;
 
 constexpr auto kInvalidArgument = absl::StatusCode::kInvalidArgument;
 
-// Closures that read, each after the one before, until each of two workers has run one.
+// Runs reading closures, one after the other, until each of two workers has run one.
 std::vector<Read> read_on_both(ClusterCoordinator& coordinator, const RemoteDataset& dataset) {
   std::vector<Read> reads;
   const absl::Time deadline = steady_now() + absl::Seconds(20);
@@ -67,7 +67,7 @@ TEST(CoordinatorDatasetsTest, PerWorkerDataset) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const RemoteDataset pairs,
                                coordinator.create_per_worker_dataset("pairs"));
   EXPECT_EQ(pairs.element_spec(), (std::vector<input::TensorSpec>{{DType::kInt64, {-1}}}));
-  // Each worker reads on its own, from the start.
+  // Each worker reads independently, from the start.
   std::map<int, int> num_read;
   for (int round = 0; round < 2; ++round) {
     for (const Read& read : read_on_both(coordinator, pairs)) {
@@ -77,8 +77,8 @@ TEST(CoordinatorDatasetsTest, PerWorkerDataset) {
                                      : std::vector<std::vector<int64_t>>({{first, first + 1}}));
     }
   }
-  // The function was called once on each worker, and is called again for another data set, which
-  // has positions of its own.
+  // The function was called once on each worker. It is called again for another data set, which has
+  // its own positions.
   for (const float num_calls : {1.0f, 2.0f}) {
     for (int i = 0; i < 4; ++i) {
       TESSERA_ASSERT_OK_AND_ASSIGN(const auto calls,
@@ -132,14 +132,14 @@ TEST(CoordinatorDatasetsTest, DatasetEnds) {
   EXPECT_THAT(read({pairs, pairs, odd}), IsOkAndHolds(Read{0, {{8, 9}}}));
   EXPECT_THAT(read({pairs, odd, none}), IsOkAndHolds(Read{0, {}}));
   EXPECT_THAT(coordinator.join(), IsOk());
-  // Only the error of a function is one.
+  // Only the function's error is reported, not the end of the data set.
   EXPECT_THAT(coordinator.schedule("read_and_fail", {pairs}).await(),
               StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("enough")));
   EXPECT_THAT(coordinator.join(), StatusIs(absl::StatusCode::kOutOfRange));
   EXPECT_THAT(read({pairs}), IsOkAndHolds(Read{0, {}}));
 }
 
-// The position moves with a call that counts, and with no other.
+// Only a call that counts moves the position.
 TEST(CoordinatorDatasetsTest, AFailedCallHasReadNothing) {
   RunningCluster running(1, 1);
   ASSERT_TRUE(running.ok());
@@ -219,7 +219,7 @@ TEST(CoordinatorDatasetsTest, RefusesDatasets) {
   EXPECT_THAT(coordinator.join(), IsOk());
 }
 
-// A call reads only its arguments, and only data sets of its coordinator.
+// A call reads only its arguments, which must be data sets of its coordinator.
 TEST(CoordinatorDatasetsTest, ReadsOnlyArguments) {
   RunningCluster running(1, 1);
   ASSERT_TRUE(running.ok());

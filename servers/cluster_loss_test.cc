@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ClusterCoordinator and Server on clusters of real processes that are killed and stopped: by plan,
-// and at random moments. The rows of tests/facts/parameter_servers.md are named by their names.
+// ClusterCoordinator and Server on clusters of real processes that are killed and stopped, by plan
+// and at random moments. Comments and test names refer to rows of tests/facts/parameter_servers.md.
 #include <signal.h>
 
 #include <algorithm>
@@ -48,10 +48,10 @@ using testing::scalar;
 using testing::TestCluster;
 using testing::value_of;
 
-// The facts say 2 s; a machine that is busy with other tests gets a little more.
+// The facts say 2 s; a machine that is busy with other tests takes a little longer.
 constexpr absl::Duration kLossIsKnown = absl::Seconds(3);
 
-// For tasks that are stopped: they are lost 1.2 s later.
+// For tests that stop tasks: these are lost 1.2 s later.
 const CoordinatorOptions& noticing_stops() {
   static const CoordinatorOptions options = {.heartbeat_interval = absl::Milliseconds(400)};
   return options;
@@ -61,7 +61,7 @@ void pause(int ms) {
   absl::SleepFor(absl::Milliseconds(ms));  // sleep: until a moment within a function
 }
 
-// Closures run until one has run on this worker; how long that took.
+// Schedules closures until one has run on this worker. Returns the elapsed time.
 absl::Duration until_worker_runs(ClusterCoordinator& coordinator, int worker) {
   const absl::Time start = steady_now();
   while (steady_now() - start < absl::Seconds(20)) {
@@ -85,14 +85,14 @@ TEST(CoordinatorLossTest, WorkerKilledAndWorkerBack) {
   for (int i = 0; i < 12; ++i) {
     coordinator.schedule("slow_add", {scalar(250), scalar(1), *running.v});
   }
-  pause(600);  // in its third
+  pause(600);  // in its third closure
   running.cluster.kill("worker", 1);
   EXPECT_THAT(coordinator.join(), IsOk());
   EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(12)));
   pause(2000);
   running.cluster.start("worker", 1);
   const absl::Duration back = until_worker_runs(coordinator, 1);
-  EXPECT_LT(back, absl::Seconds(4));  // with the start of the process
+  EXPECT_LT(back, absl::Seconds(4));  // includes the start of the process
   RecordProperty("back_ms", std::to_string(absl::ToInt64Milliseconds(back)));
   EXPECT_THAT(coordinator.join(), IsOk());
 }
@@ -117,7 +117,7 @@ TEST(CoordinatorLossTest, AllWorkersLost) {
   EXPECT_THAT(running.coordinator->join(), AnyOf(IsOk(), StatusIs(absl::StatusCode::kUnavailable)));
 }
 
-// The function that ran when the last worker was lost is named: it may be why.
+// The error names the function that ran when the last worker was lost, as a possible cause.
 TEST(CoordinatorLossTest, AFunctionThatEndsTheLastWorker) {
   RunningCluster running(1, 1, {}, {.worker_wait = absl::Seconds(2)});
   ASSERT_TRUE(running.ok());
@@ -157,7 +157,8 @@ TEST(CoordinatorLossTest, WorkerStopped) {
   coordinator.schedule("stop", {scalar(1), *running.v, w});
   EXPECT_THAT(coordinator.join(), IsOk());
   EXPECT_LT(steady_now() - start, kLossIsKnown);
-  // Awake, the function goes on with its pushes, which are ignored; then the worker is back.
+  // Resumed, the function continues with its pushes, which are ignored. Then the worker is up
+  // again.
   for (const int worker : {0, 1}) running.cluster.signal("worker", worker, SIGCONT);
   for (const int worker : {0, 1}) until_worker_runs(coordinator, worker);
   EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(1)));
@@ -168,9 +169,9 @@ TEST(CoordinatorLossTest, WorkerStopped) {
   EXPECT_THAT(value_of(coordinator, w), IsOkAndHolds(ElementsAre(11)));
 }
 
-// A large f32 variable of zeros, cut into a shard on each of two parameter servers. More of a shard
-// than sockets hold: a transfer to or from a ps that is stopped stays unfinished. Worker 0 is the
-// only one.
+// A large f32 variable of zeros, with a shard on each of two parameter servers. A shard is larger
+// than socket buffers: a transfer to or from a stopped ps stays unfinished. Worker 0 is the only
+// worker.
 class LargeVariable {
  public:
   explicit LargeVariable(const CoordinatorOptions& options = {})
@@ -185,7 +186,7 @@ class LargeVariable {
   }
   bool ok() const { return large != nullptr; }
 
-  // Kills worker 1, and lets the coordinator find that out: two calls at once need both workers.
+  // Kills worker 1, and waits until the coordinator knows: two calls at once need both workers.
   void leave_one_worker() {
     running.cluster.kill("worker", 1);
     for (int i = 0; i < 2; ++i) running.wait(50);
@@ -195,10 +196,10 @@ class LargeVariable {
   RemoteValue schedule_and_stop_ps(const std::string& function) {
     RemoteValue value = running.coordinator->schedule(function, {scalar(200), *large});
     running.cluster.signal("ps", 1, SIGSTOP);
-    pause(600);  // as long as a few heartbeats, and not three
+    pause(600);  // a few ticks, and fewer than three heartbeats
     return value;
   }
-  // Whether all elements are this.
+  // Expects that all elements have this value.
   void expect_all(float element) {
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<float> elements,
                                  value_of(*running.coordinator, *large));
@@ -230,7 +231,8 @@ TEST(CoordinatorLossTest, AWorkerIsLostInTheMiddleOfATransfer) {
       } else {
         cluster.signal("worker", 0, SIGSTOP);
         cluster.signal("ps", 1, SIGCONT);
-        // Another worker runs it when this one is given up; awake, this one sends the rest.
+        // Another worker runs the closure when this worker is lost. Resumed, this worker sends the
+        // rest.
         cluster.start("worker", 1);
         EXPECT_THAT(value.await(), IsOk());
         cluster.signal("worker", 0, SIGCONT);
@@ -271,7 +273,7 @@ TEST(CoordinatorLossTest, APsIsKilledInTheMiddleOfATransfer) {
   }
 }
 
-// Tasks are silent as on a busy machine: none is lost. With heartbeats of 400 ms each was.
+// Tasks are silent as on a busy machine: none is lost. With heartbeats of 400 ms each would be.
 TEST(CoordinatorLossTest, ATaskThatIsSilentForSecondsIsNoLossByDefault) {
   RunningCluster running(1, 1);
   ASSERT_TRUE(running.ok());
@@ -285,8 +287,7 @@ TEST(CoordinatorLossTest, ATaskThatIsSilentForSecondsIsNoLossByDefault) {
   EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(1)));
 }
 
-// The interval of $TESSERA_HEARTBEAT_INTERVAL counts on both sides, and that of the options before
-// it.
+// $TESSERA_HEARTBEAT_INTERVAL applies to both sides, and the options take precedence over it.
 TEST(CoordinatorLossTest, TheIntervalOfTheEnvironmentAndOfTheOptions) {
   setenv("TESSERA_HEARTBEAT_INTERVAL", "200ms", 1);
   RunningCluster running(1, 1);
@@ -314,14 +315,14 @@ TEST(CoordinatorLossTest, TheIntervalOfTheEnvironmentAndOfTheOptions) {
                        HasSubstr("it missed more than 3 heartbeats of 400 ms")));
 }
 
-// A chief that is stopped is lost as a task is.
+// A stopped chief is lost like a task.
 TEST(CoordinatorLossTest, ChiefStopped) {
   setenv("TESSERA_HEARTBEAT_INTERVAL", "300ms", 1);
   TestCluster cluster(1, 1);
   cluster.start_all();
   cluster.start("chief", 0);
   unsetenv("TESSERA_HEARTBEAT_INTERVAL");
-  pause(3000);  // it schedules until it is stopped
+  pause(3000);  // the chief schedules until it is stopped
   cluster.signal("chief", 0, SIGSTOP);
   for (const char* const job : {"ps", "worker"}) {
     EXPECT_THAT(cluster.wait(job, 0),
@@ -347,7 +348,7 @@ TEST(CoordinatorLossTest, AShortPauseOfAnyTaskIsNoLoss) {
   EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(2)));
 }
 
-// round_robin is in the message: v, b and d are on ps 0, a and c on ps 1.
+// The message shows round_robin: v, b and d are on ps 0, a and c on ps 1.
 TEST(CoordinatorLossTest, PsKilledAndRoundRobin) {
   RunningCluster running(1, 2);
   ASSERT_TRUE(running.ok());
@@ -373,7 +374,7 @@ TEST(CoordinatorLossTest, PsKilledAndRoundRobin) {
   EXPECT_THAT(coordinator.done(), is_lost);
   EXPECT_THAT(coordinator.variable("e", scalar(0)), is_lost);
   EXPECT_THAT(running.cluster.wait("worker", 0, absl::Milliseconds(100)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded));  // it is kept
+              StatusIs(absl::StatusCode::kDeadlineExceeded));  // the error is kept
   running.coordinator = nullptr;
   EXPECT_THAT(running.cluster.wait("worker", 0), IsOk());
 }
@@ -382,7 +383,7 @@ TEST(CoordinatorLossTest, ChiefKilled) {
   TestCluster cluster(1, 1);
   cluster.start_all();
   cluster.start("chief", 0);
-  pause(2000);  // it schedules until it is killed
+  pause(2000);  // the chief schedules until it is killed
   cluster.kill("chief", 0);
   const absl::Time start = steady_now();
   for (const char* const job : {"ps", "worker"}) {
@@ -395,7 +396,7 @@ TEST(CoordinatorLossTest, ChiefKilled) {
   EXPECT_LT(steady_now() - start, kLossIsKnown);
 }
 
-// The elements that the next batch of range(10).batch(2) has after so many.
+// The elements of the next batch of range(10).batch(2) after so many batches.
 std::vector<std::vector<int64_t>> pair_after(int num_batches) {
   return {{2 * num_batches, 2 * num_batches + 1}};
 }
@@ -417,7 +418,7 @@ TEST(CoordinatorLossTest, DatasetAfterLossAndWorkerBack) {
   running.cluster.start("worker", 0);
   EXPECT_THAT(read(pairs), IsOkAndHolds(Read{0, pair_after(3)}));
   EXPECT_THAT(read(odd), IsOkAndHolds(Read{0, {{5, 7}}}));
-  // Killed within a call that has read: that did not count. The call runs again, here.
+  // The worker is killed in a call that has read, which does not count. The call runs again here.
   const RemoteValue again = coordinator.schedule("read_and_die", {pairs, odd});
   while (running.cluster.wait("worker", 0, absl::Milliseconds(100)).code() ==
          absl::StatusCode::kDeadlineExceeded) {
@@ -428,8 +429,8 @@ TEST(CoordinatorLossTest, DatasetAfterLossAndWorkerBack) {
   EXPECT_THAT(coordinator.join(), IsOk());
 }
 
-// A call that was lost on one worker reads from the position of the other. The stopped worker,
-// whose reader is a batch ahead, reads again the batches that did not count.
+// A call that was lost on one worker reads from the position of the other worker. The stopped
+// worker, whose reader is a batch ahead, reads the batches that did not count again.
 TEST(CoordinatorLossTest, AnotherWorkerReadsFromItsOwnPosition) {
   RunningCluster running(2, 1, {}, noticing_stops());
   ASSERT_TRUE(running.ok());
@@ -467,7 +468,7 @@ TEST(CoordinatorLossTest, AnotherWorkerReadsFromItsOwnPosition) {
   }
 }
 
-// A worker that is away makes a data set when it is back.
+// A worker that is away makes the data set when it returns.
 TEST(CoordinatorLossTest, ADatasetWhileWorkersAreAway) {
   RunningCluster running(2, 1, {}, {.worker_wait = absl::Seconds(2)});
   ASSERT_TRUE(running.ok());
@@ -485,10 +486,10 @@ TEST(CoordinatorLossTest, ADatasetWhileWorkersAreAway) {
                        HasSubstr("data set \"pairs\": no worker was there for 2 s")));
 }
 
-// Workers are killed and stopped at random moments, most of them within functions. Every closure
-// pushes to variables on both parameter servers, two of them cut into shards on both, and reads up
-// to two batches; a row of the table has for each element of one worker how often it counts.
-// $TESSERA_LOSS_ROUNDS: how many losses.
+// Workers are killed and stopped at random moments, mostly within functions. Every closure pushes
+// to variables on both parameter servers, two of them with shards on both, and reads up to two
+// batches. A row of the table counts for each element of one worker how often it was read.
+// $TESSERA_LOSS_ROUNDS sets the number of losses.
 TEST(CoordinatorLossTest, EveryUpdateCountsOnceWithRandomKillsAndStops) {
   std::mt19937_64 random(::tessera::testing::test_seed());
   const auto below = [&](int n) { return static_cast<int>(random() % n); };
@@ -501,7 +502,7 @@ TEST(CoordinatorLossTest, EveryUpdateCountsOnceWithRandomKillsAndStops) {
   ASSERT_TRUE(running.ok());
   ClusterCoordinator& coordinator = *running.coordinator;
   int num_losses = 0;
-  // The rounds of one life of the data set, which ends.
+  // The number of rounds before the data set ends and is made again.
   constexpr int kRoundsOfOneLife = 12;
   for (int first = 0; first < num_rounds; first += kRoundsOfOneLife) {
     SCOPED_TRACE(first);
@@ -543,7 +544,7 @@ TEST(CoordinatorLossTest, EveryUpdateCountsOnceWithRandomKillsAndStops) {
     ASSERT_THAT(coordinator.join(absl::Minutes(2)), IsOk());
     EXPECT_THAT(running.value(), IsOkAndHolds(ElementsAre(before[0] + num_closures)));
     EXPECT_THAT(value_of(coordinator, w), IsOkAndHolds(std::vector<float>(5, num_closures)));
-    // The batches that count are the first of each worker, each once.
+    // Counted batches are each worker's first batches, each once.
     TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<float> counts, value_of(coordinator, table));
     std::vector<float> expected = none;
     int num_counted = 0;

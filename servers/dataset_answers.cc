@@ -32,7 +32,8 @@ void DatasetAnswers::add(const std::string& worker, const grpc::Status& status,
         absl::InternalError(absl::StrCat(worker, ": ", spec.status().message(), "; ", kSameBuild));
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  // A call fails with its connection: the worker is lost, or will be at the next heartbeats.
+  // A call fails with its connection: the worker is lost, or the next heartbeats will find the
+  // loss.
   if (status.ok() && !response.was_given_up()) answers_.emplace(worker, std::move(spec));
   --num_left_;
   changed_.notify_all();

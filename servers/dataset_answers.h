@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DatasetAnswers: the answers of workers that are asked to make one per-worker data set.
+// DatasetAnswers: collects the answers of workers that make a per-worker data set.
 //
 //   auto answers = std::make_shared<DatasetAnswers>("train", 2);
 //   answers->add("worker 0 (host-a:4000)", status, response);     by the callback of each call
@@ -35,8 +35,9 @@ class DatasetAnswers {
 
   void add(const std::string& worker, const grpc::Status& status,
            const rpc::MakeDatasetResponse& response);
-  // Waits for all calls. Returns the spec of the batches on all workers that have made the data
-  // set; nothing where all are lost; the error of the first worker, by name, that has not made it.
+  // Waits for all calls. Returns the spec of the batches, merged over the workers that have made
+  // the data set, or the error of the first worker by name that failed. Returns nothing if all are
+  // lost.
   StatusOr<std::optional<Spec>> wait();
 
  private:
@@ -44,11 +45,11 @@ class DatasetAnswers {
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   int num_left_;
-  std::map<std::string, StatusOr<Spec>> answers_;  // by worker; without lost workers
+  std::map<std::string, StatusOr<Spec>> answers_;  // by worker; lost workers have none
 };
 
-// Both as one: a size in which they differ is -1, and an empty spec has no say. Nothing where they
-// differ in the number, the dtypes or the ranks of tensors.
+// Merges two specs: a size in which they differ becomes -1, and an empty spec has no effect.
+// Returns nothing if they differ in the number, the dtypes or the ranks of tensors.
 std::optional<DatasetAnswers::Spec> merge_specs(const DatasetAnswers::Spec& a,
                                                 const DatasetAnswers::Spec& b);
 

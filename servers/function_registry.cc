@@ -13,7 +13,7 @@ namespace {
 template <class Fn>
 using Registered = std::map<std::string, Fn, std::less<>>;
 
-// `what`: its kind in messages, as "function".
+// `what` is the kind in messages, such as "function".
 template <class Fn>
 Status add_to(Registered<Fn>* registered, absl::string_view what, std::string name, Fn fn) {
   if (name.empty()) {

@@ -14,14 +14,17 @@
 //   });
 //   Server::start(cluster, functions);
 //
-// No code travels: main builds the same registry in the program of every worker, and the chief
-// compares the names of all workers before it uses one.
+// The wire carries no code: main builds the same registry in the program of every worker, and the
+// chief compares the names of all workers before it uses any of them.
 //
 // A function runs at least once for each closure, and may run again on another worker after the
-// loss of the first. Its pushes count once: they are kept aside until the function has returned OK,
-// and become visible together on all parameter servers. Its reads from per-worker data sets count
-// once too: the batches of a call that fails, or that is given up, are read by the next call of its
-// worker. Other effects, such as files, are the function's own.
+// loss of the first.
+//
+// - Pushes count once: they are kept aside until the function has returned OK, and become visible
+//   together on all parameter servers.
+// - Reads from per-worker data sets count once too: the worker's next call reads the batches of a
+//   call that failed or was given up.
+// - Other effects, such as files, are the function's responsibility.
 #ifndef TESSERA_SERVERS_FUNCTION_REGISTRY_H_
 #define TESSERA_SERVERS_FUNCTION_REGISTRY_H_
 
@@ -47,25 +50,26 @@ class WorkerContext;  // worker_context.h
 
 using Argument = std::variant<HostArray, RemoteVariable, RemoteDataset>;
 
-// A value. Results are DTensors over context.mesh(), which travel to the chief whole.
+// A value. A function's results are DTensors over context.mesh(); the chief receives the whole
+// tensors.
 class FunctionRegistry {
  public:
   using Function =
       std::function<StatusOr<std::vector<DTensor>>(WorkerContext&, absl::Span<const Argument>)>;
 
-  // Makes a per-worker data set: called once on each worker, with the number of workers as
-  // pipelines, the worker's index as the pipeline's, and one replica. Returns batches.
+  // Makes a per-worker data set, which must have batches. Called once on each worker, with the
+  // number of workers as pipelines, the worker's index as the pipeline's, and one replica.
   using DatasetFunction = std::function<StatusOr<input::Dataset>(const InputContext&)>;
 
-  // InvalidArgument for an empty name or function, AlreadyExists for a name that is there.
+  // InvalidArgument for an empty name or function, AlreadyExists for a name that is in use.
   Status add(std::string name, Function fn);
-  // As add(). A data set may have the name of a function.
+  // Fails as add() does. A data set may have the name of a function.
   Status add_dataset(std::string name, DatasetFunction fn);
 
-  // In order.
+  // Sorted.
   std::vector<std::string> names() const;
   std::vector<std::string> dataset_names() const;
-  // Null where there is none.
+  // Null if there is no such function.
   const Function* find(absl::string_view name) const;
   const DatasetFunction* find_dataset(absl::string_view name) const;
 

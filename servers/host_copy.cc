@@ -30,7 +30,7 @@ DTensor to_tensor(const StatusOr<TensorBytes>& value, DType dtype, const Shape& 
         "the parameter servers have sent ", value->size(), " bytes of a tensor ", dtype_name(dtype),
         " ", shape_to_string(shape), ", which has ", num_bytes(shape, dtype)));
   }
-  // Once: all devices have the whole tensor.
+  // Calls the function once, as all devices have the whole tensor.
   return tessera::internal::from_function_raw(
       dtype, shape, layout, [&](const Box&, std::byte* out) { value->copy_to(out); });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Between tensors on devices and arrays of the host.
+// Copies between tensors on devices and arrays on the host.
 #ifndef TESSERA_SERVERS_HOST_COPY_H_
 #define TESSERA_SERVERS_HOST_COPY_H_
 
@@ -14,10 +14,10 @@
 
 namespace tessera::distribute::internal {
 
-// The whole value. Collective over the clients of the tensor's mesh.
+// Copies the whole value. Collective over the clients of the tensor's mesh.
 StatusOr<HostArray> to_host_array(const DTensor& tensor);
-// `value` replicated over the mesh, or its error as a tensor of this dtype and shape; Internal
-// where it has another size.
+// A tensor with `value` replicated over the mesh, or with the error of `value`. Internal for a
+// value of another size.
 DTensor to_tensor(const StatusOr<TensorBytes>& value, DType dtype, const Shape& shape,
                   const Mesh& mesh);
 

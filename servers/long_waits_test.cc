@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Long waits of a chief and of a server: every call that waits for tasks reports that, and says
-// which tasks are missing and what the others do. A test waits for the report itself, and then does
-// what ends the wait.
+// Long waits of a chief and of a server. Every call that waits for tasks reports it; the report
+// names the missing tasks and the activities of the others. A test waits for the report, then ends
+// the wait.
 #include <signal.h>
 
 #include <cstdlib>
@@ -34,7 +34,7 @@
 
 namespace tessera::distribute {
 
-// Reports are due after this time instead of 10 s, and then every 30 times as much.
+// kUnit replaces 10 s: the first report is due after it, later reports every 30 times as much.
 struct internal::ReportTimes {
   static constexpr absl::Duration kUnit = absl::Milliseconds(50);
 
@@ -72,8 +72,8 @@ class Reports {
       gate_.open();
     };
   }
-  // Makes a call that waits, and calls `end_wait` when a report is `text`, in which "..." stands
-  // for any text. The call is made by another thread: tasks end with the thread that starts them.
+  // Makes a call that waits, and calls `end_wait` when a report matches `text`, in which "..." is
+  // any text. Another thread makes the call, because tasks end with the thread that starts them.
   void expect(const std::string& text, std::function<void()> call,
               const std::function<void()>& end_wait) {
     {
@@ -98,7 +98,7 @@ class Reports {
   std::vector<std::string> texts_;
 };
 
-// A chief, a worker and a ps. A task that is silent is not lost for a minute.
+// A chief, a worker and a ps. A silent task is not lost for a minute.
 class LongWaitsTest : public ::testing::Test {
  protected:
   Status start_chief(CoordinatorOptions options = {}) {
@@ -168,7 +168,7 @@ TEST_F(LongWaitsTest, ScheduleOnAFullQueue) {
       "ClusterCoordinator::schedule",
       absl::StrCat("... not over; missing ", name_of("worker"), ": ..."),
       [this] {
-        // One closure is with the worker, whose loss may not be known yet, and one in the queue.
+        // The worker has one closure, and its loss may be unknown yet; the queue has another.
         for (int i = 0; i < 3; ++i) chief_->schedule("where");
       },
       [this] { start_worker(); });
@@ -216,7 +216,7 @@ TEST(CommitWaitsTest, PushesThatAParameterServerHasNotApplied) {
   response.mutable_outcome()->set_code(0);
   response.add_num_pushes(1);
   worker.answer("Run", response);
-  // An answer as for a session that is over: the update is sent again.
+  // The answer says that the session is over, so the update is sent again.
   rpc::Outcome outcome;
   outcome.set_code(static_cast<int>(absl::StatusCode::kFailedPrecondition));
   ps.answer("Update", outcome);

@@ -99,7 +99,7 @@ StatusOr<std::vector<TensorBytes>> ParameterServers::call_all(
       failed.push_back(i);
     }
     open = std::move(failed);
-    if (!open.empty()) absl::SleepFor(kRetryPause);  // sleep: a server that refuses is tried again
+    if (!open.empty()) absl::SleepFor(kRetryPause);  // sleep: pause before a retry
   }
   return results;
 }
@@ -117,7 +117,7 @@ Status ParameterServers::create(const VariablePlace& place, const HostArray& ini
     head.mutable_shape()->Assign(place.shape.begin(), place.shape.end());
     if (!place.shape.empty()) head.set_shape(0, place.rows[shard]);
     const int64_t size = place.shard_bytes(static_cast<int>(shard));
-    // A copy: gRPC may hold the message for longer than this call takes.
+    // A copy, as gRPC may hold the message for longer than this call takes.
     requests.push_back(write_message(head, TensorBytes({grpc::Slice(data, size)})));
     data += size;
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ParameterServers: the parameter servers as a worker, or the chief, reads and writes them.
+// ParameterServers: reads and writes the parameter servers, for a worker or for the chief.
 //
-// Calls are repeated while a server does not answer, for kPatience; then they are Unavailable with
-// the server, its address and the cause. The chief notices the loss of a server earlier, by its
-// heartbeats, and ends the calls that wait for it.
+// Calls are repeated for kPatience while a server does not answer. Then they fail as Unavailable,
+// with the server, its address and the cause. The chief notices the loss of a server earlier, by
+// its heartbeats, and ends the calls that wait for it.
 //
 // Thread-safe.
 #ifndef TESSERA_SERVERS_PARAMETER_SERVERS_H_
@@ -29,28 +29,28 @@
 
 namespace tessera::distribute::internal {
 
-// How long a server that refuses connections is tried.
+// The time for which calls to an unreachable server are repeated.
 inline constexpr absl::Duration kPatience = absl::Seconds(10);
 
 class ParameterServers {
  public:
   using Address = TaskAddress;
-  // `chief`: which coordinator the servers belong to.
+  // `chief` identifies the coordinator of the servers.
   static StatusOr<std::unique_ptr<ParameterServers>> connect(uint64_t chief,
                                                              const std::vector<Address>& servers);
 
   int num_servers() const { return static_cast<int>(clients_.size()); }
-  // Puts the shards of a variable in their places.
+  // Creates the shards of a variable on their servers.
   Status create(const VariablePlace& place, const HostArray& initial);
-  // The whole tensor, row-major; all shards at a time.
+  // Reads the whole tensor, row-major; all shards at the same time.
   StatusOr<TensorBytes> read(const VariablePlace& place);
-  // Stages the pushes of a run. Returns how many each server has got.
+  // Stages the pushes of a run. Returns the number of pushes to each server.
   StatusOr<std::vector<int>> stage(const RunKey& run, absl::Span<const PendingPush> pushes);
-  // Calls under way and later ones are Cancelled.
+  // Cancels calls under way and later calls.
   void close();
 
  private:
-  // Sends requests[i] to servers[i], all at a time, and returns the data of the ShardResponses.
+  // Sends requests[i] to servers[i], all at the same time. Returns the data of the ShardResponses.
   StatusOr<std::vector<TensorBytes>> call_all(const std::string& method,
                                               absl::Span<const int> servers,
                                               const std::vector<grpc::ByteBuffer>& requests);

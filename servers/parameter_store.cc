@@ -16,7 +16,7 @@ namespace tessera::distribute::internal {
 Status ParameterStore::create(int variable, int shard, const std::string& name, HostArray value) {
   TESSERA_RETURN_IF_ERROR(with_context(value.validate(), absl::StrCat("variable ", quoted(name))));
   std::unique_lock<std::shared_mutex> lock(mutex_);
-  // A later one has come again: pushes may have changed the value since.
+  // A repeated call: pushes may have changed the value since the first.
   if (shards_.count({variable, shard}) > 0) return absl::OkStatus();
   std::string bytes(reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size());
   auto spare = std::make_shared<Spare>();
@@ -74,7 +74,7 @@ Status ParameterStore::update(const ServerUpdate& update) {
   return absl::OkStatus();
 }
 
-// The memory of the push becomes the memory of the new value: readers may still send the old value.
+// The memory of the push becomes the new value, because readers may still be sending the old one.
 void ParameterStore::apply(Push push) {
   Shard& shard = shards_[{push.variable, push.shard}];
   if (push.kind == PushKind::kAdd) {

@@ -2,12 +2,13 @@
 //
 // ParameterStore: the shards of variables that one parameter server holds.
 //
-// A read sees all pushes of a run to this server or none of them. Which pushes count is decided by
-// push_ledger.h.
+// A read sees all pushes of a run to this server or none of them. push_ledger.h decides which
+// pushes count.
 //
 // Invariants:
-//   1. A value that was read does not change: a push makes another, in the memory of the push.
-//   2. A shard has the memory of its value, and of at most one more that was its value before.
+//   1. A value that a read has returned does not change: a push makes a new value, in the memory of
+//      the push.
+//   2. A shard has the memory of its value, and of at most one earlier value.
 //
 // Thread-safe.
 #ifndef TESSERA_SERVERS_PARAMETER_STORE_H_
@@ -29,20 +30,20 @@ namespace tessera::distribute::internal {
 
 class ParameterStore {
  public:
-  // Does nothing for a repeated call.
+  // A repeated call does nothing.
   Status create(int variable, int shard, const std::string& name, HostArray value);
-  // The value, which nothing changes from then on: pushes make another.
+  // The current value. It never changes, because pushes make new values.
   StatusOr<std::shared_ptr<const std::string>> read(int variable, int shard) const;
-  // An empty string for the bytes of a push to this shard, with memory that was used before if
-  // there is any: to write into fresh memory takes several times as long.
+  // An empty string to receive the bytes of a push to this shard. It reuses the memory of an
+  // earlier value if there is any: writing into fresh memory takes several times as long.
   std::string spare_memory(int variable, int shard) const;
-  // InvalidArgument where the push does not have the size of the shard.
+  // InvalidArgument for a push whose size is not the shard's.
   Status stage(const RunKey& run, int index, Push push);
   Status update(const ServerUpdate& update);
 
  private:
   using Value = std::shared_ptr<const std::string>;
-  // The memory of one value that a push has replaced and that no read holds any more.
+  // The memory of one earlier value that no read uses any more.
   struct Spare {
     std::mutex mutex;
     std::string memory;
@@ -53,7 +54,7 @@ class ParameterStore {
     Value bytes;
   };
 
-  // Its memory becomes the spare one when the last reference is gone.
+  // When the last reference is released, the memory becomes the spare one.
   static Value value_of(std::string bytes, std::shared_ptr<Spare> spare);
 
   StatusOr<const Shard*> find(int variable, int shard) const;

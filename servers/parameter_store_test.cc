@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ParameterStore: values that are read do not change, and memory that is used again.
+// ParameterStore: values do not change after a read, and memory is reused.
 #include "servers/parameter_store.h"
 
 #include <cstdint>
@@ -48,7 +48,7 @@ class ParameterStoreTest : public ::testing::Test {
   StatusOr<std::shared_ptr<const std::string>> read() const {
     return store_.read(kVariable, kShard);
   }
-  // A run of worker 0 with one push, which counts.
+  // A run of worker 0 with one push, which is committed.
   void push(PushKind kind, float value) {
     std::string bytes = store_.spare_memory(kVariable, kShard);
     bytes.append(text_of(std::vector<float>(kNumElements, value)));
@@ -97,7 +97,7 @@ TEST_F(ParameterStoreTest, TheMemoryOfAValueIsUsedAgainWhenItsLastReaderIsDone) 
   EXPECT_EQ(memory_of_push_, second);
   TESSERA_ASSERT_OK_AND_ASSIGN(reader, read());
   EXPECT_THAT(elements_of(*reader), Each(5));
-  // No memory of a shard that is not there.
+  // An unknown shard has no memory.
   EXPECT_EQ(store_.spare_memory(kVariable, 7).capacity(), std::string().capacity());
 }
 

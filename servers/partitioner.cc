@@ -23,7 +23,7 @@ int at_most(int64_t shards, std::optional<int> max_shards) {
                                          std::numeric_limits<int>::max())));
 }
 
-// The partitioners of this page are of this type, so that their values can be checked.
+// The type of the partitioners of this header, so that their values can be checked.
 struct BuiltIn {
   enum class Kind { kFixed, kMinSize, kMaxSize };
 

@@ -31,7 +31,7 @@ struct RowsCase {
   std::vector<int64_t> rows;  // of f32
 };
 
-// tests/facts/parameter_servers.md.
+// Rows of tests/facts/parameter_servers.md.
 const RowsCase kRowsCases[] = {
     {"fixed_5_3", fixed_shards(3), {5, 2}, {2, 2, 1}},
     {"fixed_7_3", fixed_shards(3), {7, 3}, {3, 2, 2}},
@@ -66,8 +66,8 @@ TEST(PartitionerTest, CutsDim0) {
   }
 }
 
-// For every size up to 40 rows and every limit up to 50 bytes: no shard breaks the limit, and one
-// shard more (or less) would.
+// For every size up to 40 rows and every limit up to 50 bytes no shard breaks the limit, and one
+// more shard (or one less) would.
 TEST(PartitionerTest, SizesAreTheBestThatThereAre) {
   int checked = 0;
   for (int64_t rows = 1; rows <= 40; ++rows) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PendingPush: what a worker sends to the parameter servers after its function.
+// PendingPush: a push that a worker sends to the parameter servers after its function.
 #ifndef TESSERA_SERVERS_PENDING_PUSH_H_
 #define TESSERA_SERVERS_PENDING_PUSH_H_
 
@@ -10,7 +10,7 @@
 
 namespace tessera::distribute::internal {
 
-// A push that waits until its function has returned OK.
+// Waits until its function has returned OK.
 struct PendingPush {
   PushKind kind;
   RemoteVariable variable;

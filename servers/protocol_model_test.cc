@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The protocol of closure_scheduler.h in every order of events: the real scheduler and the real
-// ledgers of two parameter servers, with two workers that are a few lines here. Each closure pushes
-// once to each parameter server, and reads one batch of a per-worker data set. A push says which
-// batch: where all closures are over, the pushes that count have read the first batches of each
-// worker, each once, and the position of the worker follows them.
+// The protocol of closure_scheduler.h in every order of events. The test runs the real scheduler
+// and the real ledgers of two parameter servers; two workers are modelled in a few lines.
 //
-// At every moment a worker may be killed, or be stopped and be given up while it goes on later; the
-// answer to any message may be lost, so that the message comes again; a push may arrive late, at
-// any later time; and a function may fail. Each of these happens a few times in one run. All states
-// that can be reached are visited once.
+// - Each closure pushes once to each parameter server, and reads one batch of a per-worker data
+//   set. The push carries the batch.
+// - At the end the pushes that count have read the first batches of each worker, each once, and the
+//   position of the worker follows them.
+// - Faults: a worker may be killed at any moment, or stopped, given up and resumed later. The
+//   answer to any message may be lost, so that the message is sent again. A push may arrive at any
+//   later time. A function may fail. Each fault happens a few times in one run.
+// - All reachable states are visited once.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -38,7 +39,7 @@ using ::tessera::testing::IsOk;
 constexpr int kNumPs = 2;
 constexpr int kNumWorkers = 2;
 
-// How often each fault may happen.
+// The maximum number of each fault.
 struct Faults {
   int kills = 0;
   int stops = 0;
@@ -47,11 +48,11 @@ struct Faults {
   int failures = 0;
 };
 
-// A run on a worker. Step k < kNumPs: stages its push on ps k; step kNumPs: answers.
+// A run on a worker. Step k < kNumPs stages its push on ps k; step kNumPs answers.
 struct Job {
   RunKey run;
   ClosureId closure = 0;
-  std::string position = {};  // which batch it reads: as many letters
+  std::string position = {};  // one letter per batch read
   int step = 0;
 
   std::string to_string() const {
@@ -77,7 +78,7 @@ class Model {
     settle();
   }
 
-  // Each successor: a name, and the state after it.
+  // Calls `visit` with the name and the state of each successor.
   void for_each_successor(const std::function<void(const std::string&, Model)>& visit) const {
     const auto step = [&](const std::string& name, const std::function<void(Model&)>& change) {
       Model next = *this;
@@ -138,7 +139,7 @@ class Model {
     }
   }
 
-  // The invariant that is violated now; empty: none.
+  // The violated invariant, or an empty string.
   std::string violation() const {
     if (!violation_.empty()) return violation_;
     for (int ps = 0; ps < kNumPs; ++ps) {
@@ -222,7 +223,7 @@ class Model {
     return absl::StrCat(job.closure, " by ", job.run.to_string(), ", batch ", job.run.worker, "/",
                         job.position);
   }
-  // The worker and the batch in such bytes: "1/aa".
+  // The worker and the batch in the bytes of a push: "1/aa".
   static std::string batch_of(const std::string& bytes) {
     return bytes.substr(bytes.rfind(' ') + 1);
   }
@@ -239,7 +240,8 @@ class Model {
     return num_before == batches.size() ? "" : "a position does not follow what counts";
   }
 
-  // One message of a run. `is_answered`: the worker goes on; else it sends the same again.
+  // Sends one message of a run. If it is answered, the worker continues; else it sends the same
+  // again.
   void step_job(Job* job, bool is_answered) {
     const bool is_current = chief_.is_current(job->run);
     if (job->step < kNumPs) {
@@ -269,7 +271,7 @@ class Model {
     if (is_answered) chief_.update_applied(ps, update.number);
   }
 
-  // The chief's own actions after an event. Runs of a dead worker are sent in vain.
+  // The chief's own actions after an event. Runs sent to a dead worker are lost.
   void settle() {
     for (int i = 0; i < kNumWorkers; ++i) {
       if (jobs_[i].has_value() && jobs_[i]->step > kNumPs) jobs_[i].reset();
@@ -300,8 +302,8 @@ class Model {
   std::string violation_;
 };
 
-// Visits every state that can be reached. Returns their number; a violation fails the test, with
-// the events that led to it.
+// Visits every reachable state. Returns their number. A violation fails the test, with the events
+// that led to it.
 int64_t visit_all(int num_closures, const Faults& faults) {
   std::vector<std::pair<int64_t, std::string>> history = {{-1, "start"}};
   std::vector<std::pair<Model, int64_t>> open = {{Model(num_closures, faults), 0}};

@@ -7,12 +7,12 @@
 //   chief:   update({3, commits: [run]})      the pushes that count now; the caller applies them
 //
 // Invariants:
-//   1. A push counts when, and only when, an update commits its run, and then once: an update that
-//      comes again has the number of an applied update, and counts nothing.
-//   2. Only the newest run of a worker is kept, ordered by session and then by number. A push of an
-//      older run, of a run that was committed, or of a session that was closed never counts: an
-//      attempt that was given up may send it at any time.
-//   3. It uses the memory of one run per worker, and none for each closure.
+//   1. A push counts exactly if an update commits its run, and then once: a repeated update has the
+//      number of an applied update, and commits nothing.
+//   2. Only the newest run of a worker is kept, ordered by session and then by number. A push never
+//      counts if it is of an older run, a committed run, or a run in a closed session. An attempt
+//      that was given up may send such a push at any time.
+//   3. The ledger uses the memory of one run per worker, and none per closure.
 //
 // A value without I/O or locks; not thread-safe.
 #ifndef TESSERA_SERVERS_PUSH_LEDGER_H_
@@ -28,8 +28,9 @@
 
 namespace tessera::distribute {
 
-// One run of a function on a worker: an attempt at a closure. `session` is one connection of the
-// chief to the worker, a new number for each; `run` counts the runs of a session from 1.
+// One run of a function on a worker: an attempt at a closure. `session` is the number of one
+// connection of the chief to the worker; each connection has a new number. `run` counts the runs of
+// a session from 1.
 struct RunKey {
   int worker = 0;
   uint64_t session = 0;
@@ -45,10 +46,10 @@ struct Push {
   PushKind kind = PushKind::kAdd;
   int variable = 0;
   int shard = 0;
-  std::string bytes = {};  // of the shard
+  std::string bytes = {};  // the shard's
 };
 
-// One message of the chief to one parameter server. Numbers count from 1.
+// One message from the chief to one parameter server. Numbers count from 1.
 struct ServerUpdate {
   struct Commit {
     RunKey run = {};
@@ -66,11 +67,11 @@ struct ServerUpdate {
 class PushLedger {
  public:
   // Keeps a push, the index-th of its run to this server, until the run is committed. A push may be
-  // staged again. Cancelled where it can never count (invariant 2).
+  // staged again. Cancelled if the push can never count (invariant 2).
   Status stage(const RunKey& run, int index, Push push);
 
-  // The pushes that count by this update, in order. The caller applies all of them. Internal, and
-  // nothing has changed, where an update is missing before this one or a push was not staged.
+  // Returns the pushes that this update commits, in order. The caller applies all of them. If an
+  // earlier update is missing or a push was not staged, changes nothing and returns Internal.
   StatusOr<std::vector<Push>> update(const ServerUpdate& update);
 
   // For messages, and to tell two ledgers apart.
@@ -80,12 +81,12 @@ class PushLedger {
   struct Worker {
     uint64_t least_session = 0;  // earlier sessions are closed
     RunKey newest;
-    bool is_committed = false;  // of the newest run
+    bool is_committed = false;  // the newest run
     std::map<int, Push> pushes;
   };
 
   std::map<int, Worker> workers_;
-  uint64_t last_number_ = 0;  // of the update applied last
+  uint64_t last_number_ = 0;  // the latest applied update
 };
 
 }  // namespace tessera::distribute

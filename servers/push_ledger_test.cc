@@ -37,7 +37,7 @@ TEST(PushLedgerTest, AnUpdateThatComesAgainCountsNothing) {
   PushLedger ledger;
   EXPECT_THAT(ledger.stage(kFirst, 1, push("b")), IsOk());
   EXPECT_THAT(ledger.stage(kFirst, 0, push("x")), IsOk());
-  EXPECT_THAT(ledger.stage(kFirst, 0, push("a")), IsOk());  // its answer was lost
+  EXPECT_THAT(ledger.stage(kFirst, 0, push("a")), IsOk());  // the first answer was lost
   const ServerUpdate update = {.number = 1, .commits = {{kFirst, 2}}};
   EXPECT_THAT(counted(ledger.update(update)), ElementsAre("a", "b"));
   EXPECT_THAT(counted(ledger.update(update)), IsEmpty());

@@ -16,7 +16,7 @@ bool contains(absl::Span<const std::string> names, absl::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// `what`: its kind in messages, as "function".
+// `what` is the kind in messages, such as "function".
 Status check_name(absl::string_view what, absl::string_view name,
                   absl::Span<const std::string> names) {
   if (contains(names, name)) return absl::OkStatus();

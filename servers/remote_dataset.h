@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RemoteDataset: a data set that each worker reads for itself, from its own pipeline.
+// RemoteDataset: a data set of which each worker reads its own pipeline.
 //
 //   functions.add_dataset("train", [](const InputContext& context) -> StatusOr<input::Dataset> {
 //     ...                                                       in the program of the workers
@@ -8,11 +8,10 @@
 //   StatusOr<RemoteDataset> train = coordinator.create_per_worker_dataset("train");
 //   coordinator.schedule("step", {*train});                     in the program of the chief
 //
-// Each worker has one position in it, which moves with the closures of that worker that count, and
-// with no other.
+// Each worker has one position in it. Only the closures of that worker that count move it.
 //
-// A handle: cheap to copy, immutable, safe to use from any thread, and of the ClusterCoordinator
-// that made it.
+// A handle: cheap to copy, immutable, safe to use from any thread. Valid only with the
+// ClusterCoordinator that made it.
 // TF: ClusterCoordinator.create_per_worker_dataset.
 #ifndef TESSERA_SERVERS_REMOTE_DATASET_H_
 #define TESSERA_SERVERS_REMOTE_DATASET_H_
@@ -39,7 +38,7 @@ class RemoteDataset {
   RemoteDataset& operator=(const RemoteDataset&) = default;
 
   // The spec of a batch, merged from Dataset::element_spec() on all workers: a size in which they
-  // differ is -1. Empty where no worker has an element.
+  // differ is -1. Empty if no worker has an element.
   const std::vector<input::TensorSpec>& element_spec() const;
 
  private:

@@ -5,8 +5,8 @@
 //   StatusOr<RemoteVariable> v = coordinator.variable("v", HostArray::scalar(0.0f));
 //   coordinator.schedule("add", {*v});        functions on workers pull from it and push to it
 //
-// A handle: cheap to copy, immutable, safe to use from any thread, and of the ClusterCoordinator
-// that made it. The value lives until the parameter servers end.
+// A handle: cheap to copy, immutable, safe to use from any thread. Valid only with the
+// ClusterCoordinator that made it. The value lives until the parameter servers end.
 // TF: a variable made in the scope of a ParameterServerStrategy.
 #ifndef TESSERA_SERVERS_REMOTE_VARIABLE_H_
 #define TESSERA_SERVERS_REMOTE_VARIABLE_H_

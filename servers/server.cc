@@ -72,7 +72,7 @@ class Server::Impl {
   ~Impl() {
     (void)stop(absl::Seconds(5));
     if (listener_ != nullptr) listener_->stop();
-    // The answer to the chief's goodbye gets a moment; the rest is cut off.
+    // Allows a moment for the answer to the chief's goodbye; other calls are cut off.
     if (server_ != nullptr) server_->Shutdown(to_chrono_wall(steady_now() + absl::Seconds(1)));
     if (watch_.joinable()) watch_.join();
   }
@@ -93,7 +93,7 @@ class Server::Impl {
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         External::FROM_FD, grpc::InsecureServerCredentials());
     builder.RegisterCallbackGenericService(service_.get());
-    builder.SetMaxReceiveMessageSize(-1);  // of callers that have shown the token
+    builder.SetMaxReceiveMessageSize(-1);  // no limit, as the callers have shown the token
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return no_grpc_server("the server", address_);
     TESSERA_ASSIGN_OR_RETURN(watch_,
@@ -124,7 +124,7 @@ class Server::Impl {
   bool is_worker() const { return task_type_ == "worker"; }
   std::string name() const { return absl::StrCat(task_type_, " ", task_, " (", address_, ")"); }
 
-  // Nothing once a chief has connected.
+  // Nothing if a chief has connected.
   std::optional<WaitReports::Missing> missing_chief() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (chief_.has_value() || is_over_) return std::nullopt;
@@ -155,7 +155,7 @@ class Server::Impl {
       answer(shard_response(status, data));
     });
   }
-  // A call of a session that the runner answers, now or later.
+  // A session's call that the runner answers, now or later.
   template <class Request, class Response>
   void add_by_runner(const std::string& method, TaskService::Size size,
                      void (WorkerRunner::*call)(const Request&,
@@ -241,7 +241,7 @@ class Server::Impl {
     session_ = request.caller().session();
     return absl::OkStatus();
   }
-  // Whether this chief may have a session; its heartbeats count from then on.
+  // Accepts or refuses a session of this chief. Its heartbeats count from then on.
   Status greet(const rpc::HelloRequest& request) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (request.task_type() != task_type_ || request.task() != task_) {
@@ -274,7 +274,7 @@ class Server::Impl {
     return absl::OkStatus();
   }
 
-  // A call of the chief is a sign of its life.
+  // Each call of the chief is a sign of life.
   Status check_chief(uint64_t chief) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (is_over_) return absl::FailedPreconditionError(absl::StrCat(name(), " has ended"));
@@ -333,7 +333,8 @@ class Server::Impl {
     changed_.notify_all();
   }
 
-  // Counts ticks without a sign of the chief, and those without its connection (heartbeats.h).
+  // Counts ticks without a sign of life of the chief, and ticks without its connection
+  // (heartbeats.h).
   void watch() {
     int64_t num_silent = 0;
     int num_broken = 0;
@@ -357,7 +358,7 @@ class Server::Impl {
       }
     }
   }
-  // With the lock.
+  // Requires the lock.
   void lose_chief(absl::string_view why) {
     is_over_ = true;
     end_ = absl::UnavailableError(
@@ -369,19 +370,19 @@ class Server::Impl {
   const int task_;
   std::string address_;
   TaskToken token_;
-  ParameterStore store_;                  // of a ps
-  std::shared_ptr<WorkerRunner> runner_;  // of a worker
+  ParameterStore store_;                  // used by a ps
+  std::shared_ptr<WorkerRunner> runner_;  // used by a worker
   std::mutex hello_mutex_;                // one session begins at a time; taken before mutex_
   std::mutex mutex_;                      // guards the members below
   std::condition_variable changed_;
   std::optional<uint64_t> chief_;
   std::string chief_name_;
   uint64_t last_session_ = 0;
-  std::optional<uint64_t> session_;  // unset while one begins
+  std::optional<uint64_t> session_;  // unset while a session begins
   absl::Duration interval_;          // set with chief_
-  bool is_alive_ = false;            // a sign of the chief has come in this tick
+  bool is_alive_ = false;            // the chief has called in this tick
   bool was_attended_ = false;        // the chief has called Attend in this session
-  int num_attending_ = 0;            // calls of Attend that are open
+  int num_attending_ = 0;            // open calls of Attend
   bool is_over_ = false;
   Status end_;
 

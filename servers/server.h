@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Server: a task of a cluster that serves: a worker, which runs functions, or a parameter server
-// (ps), which holds variables. The program of such a task is start and join:
+// Server: serves one task of a cluster. A worker runs functions; a parameter server (ps) holds
+// variables. The program of such a task is start and join:
 //
 //   FunctionRegistry functions = ...;                    the same in all workers
 //   StatusOr<Server> server = Server::start(*cluster, functions);
 //   Status end = server->join();
 //
 // The chief's program makes a ClusterCoordinator (cluster_coordinator.h), which connects to all
-// servers. A server serves one ClusterCoordinator in its life: it ends with it, in order or not. A
-// worker that is started again takes part again; a parameter server that ends takes its variables
-// with it.
+// servers. A server serves one ClusterCoordinator in its life, and ends when it ends, in order or
+// not. A worker that is started again rejoins the cluster. The variables of a parameter server are
+// lost when it ends.
 //
-// Every call carries a token: $TESSERA_TOKEN, or without it, where all tasks are on one host, a
-// token that the server leaves in a file that only this user can read.
+// Every call carries a token: $TESSERA_TOKEN. If it is not set and all tasks are on one host, the
+// server makes a token and leaves it in a file that only this user can read.
 //
 // Invariants:
-//   1. join() returns: OK when the coordinator or stop() has ended the server in order; Unavailable
-//      a second after the chief's process has ended, or when the chief was silent for more
-//      than three intervals of heartbeats (CoordinatorOptions::heartbeat_interval), counted and not
-//      timed, so that a pause of this process alone ends nothing.
-//   2. The port is of this server alone. A connection without the token costs a bounded share of
-//      the process for a bounded time, and the requests of its calls are not received.
+//   1. join() returns OK when the coordinator or stop() has ended the server in order. It returns
+//      Unavailable a second after the chief's process has ended, and when the chief was silent for
+//      more than three intervals of heartbeats (CoordinatorOptions::heartbeat_interval). Intervals
+//      are counted, not timed, so a pause of this process alone ends nothing.
+//   2. The port belongs to this server alone. A connection without the token costs a bounded share
+//      of the process for a bounded time, and the requests of its calls are not received.
 //
-// Thread-safe. A worker holds a Client of its own, a job of one client; it does not read the
+// Thread-safe. A worker has its own Client, a job of one client; it ignores the environment
 // variables of launchers.
 // TF: tf.distribute.Server.
 #ifndef TESSERA_SERVERS_SERVER_H_
@@ -47,14 +47,14 @@ struct ReportTimes;  // of tests
 }  // namespace internal
 
 struct ServerOptions {
-  // Gets the reports of join() instead of stderr. Called by a thread of the server's own, until the
-  // end of the Server. Must not block, throw, nor call the server.
+  // Receives the reports of join() instead of stderr. A thread of the server calls it until the
+  // Server is destroyed. Must not block, throw, or call the server.
   std::function<void(const WaitReport& report)> on_wait = {};
 };
 
 class Server {
  public:
-  // Serves the task of `cluster` that this process is, a worker or a ps, at its address.
+  // Serves this process's task of `cluster`, a worker or a ps, at its address.
   //   InvalidArgument    another task, a cluster without addresses, or tasks on several hosts and
   //                      no $TESSERA_TOKEN
   //   Unavailable        the address cannot be listened on
@@ -62,17 +62,17 @@ class Server {
                                 const ServerOptions& options = {});
   Server(Server&& other) noexcept;
   Server& operator=(Server&& other) noexcept;
-  // As stop().
+  // Calls stop().
   ~Server();
 
-  // "host:port", with the port that it got where the cluster says 0.
+  // "host:port". If the cluster says port 0, the port that the server got.
   const std::string& address() const;
-  // Blocks until the server has ended. While no chief has connected, a line on stderr says so after
-  // 10 s, 30 s, 1, 2 and 5 minutes, and every 5 minutes.
+  // Blocks until the server has ended. While no chief has connected, reports this in a line on
+  // stderr after 10 s, 30 s, 1, 2 and 5 minutes, and then every 5 minutes.
   Status join();
-  // Ends the server: join() returns OK. Waits for a function that runs; DeadlineExceeded names one
-  // that has not returned by then. Idempotent. To the chief the task is lost, unless the
-  // coordinator has ended before.
+  // Ends the server: join() returns OK. Waits up to `grace` for a running function; the message of
+  // DeadlineExceeded names it. Idempotent. Unless the coordinator has ended before, the chief
+  // counts the task as lost.
   Status stop(absl::Duration grace = absl::Seconds(5));
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Servers against callers that are no task of their cluster, or none of this build.
+// Servers with callers that are not tasks of their cluster, or not of this build.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -36,7 +36,7 @@ using testing::TestCluster;
 
 constexpr int64_t kMiB = 1 << 20;
 
-// Calls of `size` bytes without a token, each by a connection of its own, all at a time.
+// Sends calls of `size` bytes without a token, all at the same time, each on its own connection.
 std::vector<grpc::Status> call_without_token(const std::string& address, const std::string& method,
                                              int64_t size, int num_calls) {
   struct Call {
@@ -67,7 +67,7 @@ std::vector<grpc::Status> call_without_token(const std::string& address, const s
   return result;
 }
 
-// Without the check before the reception the peak of each server grew by more than 1 GiB.
+// Without the check before the reception the peak memory of each server grew by more than 1 GiB.
 TEST(ServerTest, LargeCallsWithoutATokenCostAServerLittle) {
   RunningCluster running(1, 1);
   ASSERT_TRUE(running.ok());
@@ -84,7 +84,7 @@ TEST(ServerTest, LargeCallsWithoutATokenCostAServerLittle) {
     RecordProperty(std::string(job) + "_grown_kib", std::to_string(grown >> 10));
     EXPECT_LT(grown, 64 * kMiB) << job;
   }
-  // The job goes on, and its own calls may be large: an argument, and a variable in one shard.
+  // The job continues, and its own calls may be large: an argument, and a variable in one shard.
   ClusterCoordinator& coordinator = *running.coordinator;
   const std::vector<float> large(17 * kMiB, 1);
   EXPECT_THAT(
@@ -98,7 +98,7 @@ TEST(ServerTest, LargeCallsWithoutATokenCostAServerLittle) {
   EXPECT_EQ(std::count(value.begin(), value.end(), 2.0f), 17 * kMiB);
 }
 
-// A chief of this test, which asks a server of a cluster as it likes.
+// A chief that sends a server any requests.
 class Caller {
  public:
   Caller(const std::string& address, const std::string& token)
@@ -156,7 +156,7 @@ rpc::Argument variable_argument(int dtype, const std::vector<int64_t>& shape,
   return argument;
 }
 
-// Numbers of a request are no indices before they were checked.
+// Numbers of a request are checked before they are used as indices.
 TEST(ServerTest, AWorkerRefusesArgumentsThatNoChiefSends) {
   setenv("TESSERA_TOKEN", "token", 1);
   TestCluster cluster(1, 1);

@@ -30,7 +30,7 @@ void TaskClient::serve() {
   bool is_ok = false;
   while (queue_.Next(&tag, &is_ok)) {
     const std::unique_ptr<Call> call(static_cast<Call*>(tag));
-    // gRPC leaves the status OK where the bytes of the answer are no such message.
+    // gRPC leaves the status OK if the bytes of the answer are not a valid message.
     if (!is_ok && call->status.ok()) {
       call->status = {grpc::StatusCode::INTERNAL,
                       absl::StrCat("an answer that cannot be read; ", kSameBuild)};
@@ -82,7 +82,7 @@ bool is_transient(const grpc::Status& status) {
     case grpc::StatusCode::DEADLINE_EXCEEDED:
     case grpc::StatusCode::CANCELLED:
     case grpc::StatusCode::UNKNOWN:
-    // Another process serves there: the task was started again, as the chief will notice.
+    // Another process serves the address: the task was started again, which the chief will notice.
     case grpc::StatusCode::UNAUTHENTICATED:
       return true;
     default:
@@ -95,7 +95,7 @@ std::string text_of(const grpc::Status& status) {
     return "another process answers at its address: it was started again, or its TESSERA_TOKEN is "
            "not that of this process";
   }
-  // gRPC and Abseil have equal codes.
+  // gRPC and Abseil use the same codes.
   return Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message())
       .ToString();
 }

@@ -6,8 +6,8 @@
 //   ps->call(&Stub::PrepareAsyncBeat, request, deadline, [](const grpc::Status&, rpc::Outcome&)
 //   {...});
 //
-// Calls wait for a task that does not run yet, up to their deadlines, and connect again by
-// themselves after the task was started again.
+// Calls wait up to their deadlines for a task that does not run yet. After the task was started
+// again, the client reconnects.
 //
 // Invariant: no callback runs after close(), which the destructor calls too.
 //
@@ -34,7 +34,7 @@
 
 namespace tessera::distribute::internal {
 
-// Where a task serves, and the token that it wants to see.
+// A task's address and the token that it requires.
 struct TaskAddress {
   std::string address = {};
   std::string token = {};
@@ -43,7 +43,7 @@ struct TaskAddress {
 class TaskClient {
  public:
   using Stub = rpc::TaskService::Stub;
-  // &Stub::PrepareAsyncBeat
+  // Example: &Stub::PrepareAsyncBeat.
   template <class Request, class Response>
   using Method = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (Stub::*)(
       grpc::ClientContext*, const Request&, grpc::CompletionQueue*);
@@ -56,13 +56,13 @@ class TaskClient {
 
   const std::string& address() const { return address_; }
 
-  // The behaviour of a call where there is no connection.
+  // The behaviour of a call if there is no connection.
   enum class Unconnected {
     kWait,  // until the deadline
-    kFail,  // with the reason of the last attempt
+    kFail,  // with the reason of the latest attempt
   };
-  // `done` runs once, on the thread of this connection; on the calling thread, with CANCELLED,
-  // after close(). The caller holds no lock that `done` takes.
+  // `done` runs once, on the thread of this connection. After close() it runs on the calling
+  // thread, with CANCELLED. The caller must not hold a lock that `done` acquires.
   template <class Request, class Response>
   void call(Method<Request, Response> method, const Request& request, absl::Time deadline,
             std::function<void(const grpc::Status&, Response&)> done,
@@ -71,7 +71,7 @@ class TaskClient {
       return (stub_.get()->*method)(context, request, &queue_);
     });
   }
-  // As above, for a method whose messages the caller writes and reads: "Read".
+  // For a method whose messages the caller serializes, such as "Read".
   void call(const std::string& method, const grpc::ByteBuffer& request, absl::Time deadline,
             std::function<void(const grpc::Status&, grpc::ByteBuffer&)> done) {
     start<grpc::ByteBuffer>(
@@ -80,7 +80,8 @@ class TaskClient {
         });
   }
 
-  // Ends all calls under way, and waits until their callbacks have run. Not from a callback.
+  // Ends all calls under way, and waits until their callbacks have run. Must not be called by a
+  // callback.
   void close();
   bool is_closed() const;
 
@@ -105,7 +106,7 @@ class TaskClient {
 
   TaskClient(std::string address, const std::string& token,
              const std::shared_ptr<grpc::Channel>& channel);
-  // prepare(context) makes the call, which starts here.
+  // Starts the call that prepare(context) makes.
   template <class Response, class Prepare>
   void start(absl::Time deadline, Unconnected unconnected,
              std::function<void(const grpc::Status&, Response&)> done, Prepare prepare) {
@@ -125,15 +126,16 @@ class TaskClient {
   void set_up(grpc::ClientContext* context, absl::Time deadline, Unconnected unconnected) const;
   bool add(grpc::ClientContext* context);
   void remove(grpc::ClientContext* context);
-  // Runs the callbacks of calls that are over.
+  // Runs the callbacks of finished calls.
   void serve();
 
   const std::string address_;
-  const std::string token_;  // as metadata
+  const std::string token_;  // sent as metadata
   std::unique_ptr<Stub> stub_;
-  grpc::GenericStub generic_stub_;  // of the same channel
-  // Not gRPC's callbacks: gRPC 1.51 ends its threads for them when the last channel of the process
-  // closes, and aborts now and then when another opens meanwhile (docs/gotchas.md).
+  grpc::GenericStub generic_stub_;  // same channel as stub_
+  // A completion queue avoids gRPC's own callback threads. gRPC 1.51 ends these when the last
+  // channel of the process closes, and sometimes aborts when another channel opens meanwhile
+  // (docs/gotchas.md).
   grpc::CompletionQueue queue_;
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable all_done_;
@@ -144,7 +146,7 @@ class TaskClient {
   Thread thread_;           // guarded by close_mutex_
 };
 
-// Whether a call that failed so may succeed when it is made again.
+// Whether a call that failed with this status may succeed when it is repeated.
 bool is_transient(const grpc::Status& status);
 // "UNAVAILABLE: connection refused", for messages.
 std::string text_of(const grpc::Status& status);

@@ -71,7 +71,7 @@ void TaskLinks::stop(const Status& reason) {
 void TaskLinks::say_goodbye(const Status& reason) {
   std::vector<std::pair<std::shared_ptr<TaskClient>, rpc::ByeRequest>> told;
   {
-    // A callback may be about to dismiss a task.
+    // A callback may be dismissing a task.
     std::lock_guard<std::mutex> lock(mutex_);
     for (const Link& link : links_) {
       if (!link.is_up && !link.is_dismissed) continue;
@@ -105,7 +105,7 @@ void TaskLinks::run() {
     for (size_t link = 0; link < links_.size(); ++link) keep(link);
     callbacks_.tick();
     lock.lock();
-    // A tick that is late is not made up for.
+    // Ticks that were missed are not repeated.
     next_tick = std::max(next_tick + tick_of(interval_), steady_now());
     changed_.wait_until(lock, to_chrono_steady(next_tick), [this] { return is_stopping_; });
   }
@@ -193,7 +193,7 @@ void TaskLinks::beat(size_t index) {
       TaskClient::Unconnected::kFail);
 }
 
-// The call ends with the connection, which the next tick makes again.
+// Opens the call Attend, which ends with the connection. The next tick opens it again.
 void TaskLinks::attend(size_t index) {
   rpc::BeatRequest request;
   std::shared_ptr<TaskClient> client;
@@ -293,7 +293,7 @@ void TaskLinks::lose(size_t index, const Status& why) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Link& link = links_[index];
-    // Dismissed since the tick has found the loss: its goodbye goes through its connection.
+    // If the task was dismissed after the tick found the loss, the goodbye needs its connection.
     if (!link.is_up) return;
     link.is_up = false;
     link.why_away = why;
@@ -321,7 +321,7 @@ std::vector<std::string> TaskLinks::describe_missing() const {
   for (const std::string& task : tasks_away()) result.push_back(absl::StrCat("missing ", task));
   std::lock_guard<std::mutex> lock(mutex_);
   for (const Link& link : links_) {
-    // A single missing heartbeat may still be under way.
+    // The answer to a single heartbeat may still be under way.
     if (!link.is_up || link.num_silent < 2) continue;
     result.push_back(absl::StrCat(link.task.to_string(), " has not answered for ",
                                   format_duration(link.num_silent * tick_of(interval_))));
@@ -353,7 +353,7 @@ void TaskLinks::dismiss(const Task& task, const Status& reason) {
       client = link.client;
     }
   }
-  if (client == nullptr) return;  // it is lost already
+  if (client == nullptr) return;  // already lost
   client->call<rpc::ByeRequest, rpc::Outcome>(&TaskClient::Stub::PrepareAsyncBye, request,
                                               steady_now() + kByeTimeout,
                                               [](const grpc::Status&, rpc::Outcome&) {});

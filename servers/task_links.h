@@ -6,17 +6,18 @@
 //               ^                                                                       |
 //               +------------------------------- lost ----------------------------------+
 //
-// One thread keeps the links: at each tick it sends a heartbeat to each task that is up, and greets
-// each that is away. Workers are greeted once all parameter servers are up.
+// One thread keeps the links. At each tick it sends a heartbeat to each task that is up, and greets
+// each task that is away. It greets workers once all parameter servers are up.
 //
 // Invariants:
-//   1. A tick without an answer to a heartbeat is silent, and one in which a heartbeat finds no
-//      connection is broken; heartbeats.h says how many make a loss. Ticks are counted, and not the
-//      time: a pause of this process ends no task.
-//   2. `up` and `lost` of one task alternate. After `lost` no callback of a call to the lost
-//      session is under way; later calls may be started and fail.
+//   1. A tick is silent if no heartbeat was answered, and broken if a heartbeat found no
+//      connection. heartbeats.h says how many make a loss. Ticks are counted, not timed: a pause of
+//      this process loses no task.
+//   2. The callbacks `up` and `lost` of one task alternate. After `lost` no callback of a call to
+//      the lost session is under way. Later calls may be started, and fail.
 //
-// Thread-safe. Callbacks run without locks of this class, on its thread or one of gRPC.
+// Thread-safe. Callbacks run on the thread of this class or on a gRPC thread, without locks of this
+// class.
 #ifndef TESSERA_SERVERS_TASK_LINKS_H_
 #define TESSERA_SERVERS_TASK_LINKS_H_
 
@@ -55,7 +56,7 @@ class TaskLinks {
     std::function<uint64_t(const Task&)> new_session;
     std::function<void(const Task&, uint64_t session, const rpc::HelloResponse&)> up;
     std::function<void(const Task&, const Status& why)> lost;
-    // The task does not take this chief; it is greeted again.
+    // The task rejects this chief. It is greeted again.
     std::function<void(const Task&, const Status& why)> refused;
     std::function<void()> tick;
   };
@@ -66,20 +67,20 @@ class TaskLinks {
                                                     absl::Duration heartbeat_interval,
                                                     Callbacks callbacks);
   ~TaskLinks() { stop(absl::CancelledError("the chief has ended")); }
-  // Tells the tasks that are up that the chief ends, in order where `reason` is OK, waits a second
-  // at most for their answers, and closes all links: no callback runs afterwards. Idempotent.
+  // Tells the tasks that are up that the chief ends, in order if `reason` is OK. Waits up to a
+  // second for their answers, then closes all links: no callback runs afterwards. Idempotent.
   void stop(const Status& reason);
 
-  // Which tasks are away, and why, for messages: "worker 1 (host-a:4000): UNAVAILABLE: ...".
+  // The tasks that are away, and why, for messages: "worker 1 (host-a:4000): UNAVAILABLE: ...".
   std::vector<std::string> tasks_away() const;
-  // The tasks in reports of long waits: tasks_away(), each as "missing worker 1 ...", then tasks
-  // that are up and miss heartbeats, as "worker 1 (host-a:4000) has not answered for 2 s".
+  // The tasks in reports of long waits. Lists tasks_away(), each as "missing worker 1 ...", then
+  // tasks that are up and miss heartbeats, as "worker 1 (host-a:4000) has not answered for 2 s".
   std::vector<std::string> describe_missing() const;
   std::vector<TaskAddress> ps_addresses() const;
-  // Ends a task with this reason, for good.
+  // Ends a task for good, with this reason.
   void dismiss(const Task& task, const Status& reason);
 
-  // Calls the task as TaskClient does, without a deadline: the call ends with the session.
+  // Calls the task like TaskClient, without a deadline: the call ends with the session.
   template <class Request, class Response>
   void call(absl::string_view job, int index, TaskClient::Method<Request, Response> method,
             const Request& request, std::function<void(const grpc::Status&, Response&)> done) {
@@ -102,19 +103,19 @@ class TaskLinks {
     bool is_greeting = false;
     bool is_dismissed = false;
     bool is_beating = false;    // a heartbeat is under way
-    bool is_attending = false;  // the call that shows the connection is open
-    bool is_answered = false;   // a heartbeat, since the last tick
-    bool is_broken = false;     // a heartbeat has found no connection, since the last tick
-    int64_t num_silent = 0;     // ticks in a row
-    int num_broken = 0;         // the same
-    Status why_over;            // the task itself has said that the session is over
+    bool is_attending = false;  // the call Attend is open, which shows the connection
+    bool is_answered = false;   // a heartbeat was answered since the last tick
+    bool is_broken = false;     // a heartbeat found no connection since the last tick
+    int64_t num_silent = 0;     // silent ticks in a row
+    int num_broken = 0;         // broken ticks since the last answer
+    Status why_over;            // the task's own reason that the session is over
     Status why_away = absl::UnavailableError("it was not reached yet");
   };
 
   TaskLinks(uint64_t chief, absl::Duration interval, Callbacks callbacks);
   void run();
   void keep(size_t link);
-  // Why a task that is up is given up; needs the lock.
+  // Counts a tick. Returns an error if the task, which is up, is lost. Requires the lock.
   Status count_tick(Link* link);
   void beat(size_t link);
   void attend(size_t link);
@@ -123,7 +124,7 @@ class TaskLinks {
                const rpc::HelloResponse& response);
   void lose(size_t link, const Status& why);
   std::shared_ptr<TaskClient> client_of(absl::string_view job, int index) const;
-  bool all_ps_are_up() const;  // needs the lock
+  bool all_ps_are_up() const;  // requires the lock
   void say_goodbye(const Status& reason);
 
   const uint64_t chief_;

@@ -10,7 +10,7 @@
 
 namespace tessera::distribute::internal {
 
-// One call: refused, or received and answered. To its caller it is a unary call.
+// One call: refused, or received and answered. For its caller it is a unary call.
 class TaskService::Call : public grpc::ServerGenericBidiReactor {
  public:
   void receive(const Method* method) {
@@ -20,7 +20,7 @@ class TaskService::Call : public grpc::ServerGenericBidiReactor {
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the call ended before its request came"});
-    // An answer may end this call at once, on another thread.
+    // A local variable, as an answer may end this call at once on another thread.
     grpc::ByteBuffer request;
     request.Swap(&request_);
     const size_t size = request.Length();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TaskService: the calls of parameter_server.proto as a server receives them.
+// TaskService: receives the calls of parameter_server.proto.
 //
 //   TaskService service(token_metadata(token), proven);
 //   service.add<rpc::BeatRequest, rpc::Outcome>("Beat", [&](const auto& request, auto answer) {
@@ -8,12 +8,12 @@
 //   });
 //   builder.RegisterCallbackGenericService(&service);
 //
-// gRPC's own services receive and parse a request before they hand it over, whatever its size. This
-// one is generic: it gets a call with its metadata, and receives the request itself.
+// gRPC's own services receive and parse a request of any size before they pass it on. This service
+// is generic: it gets a call with its metadata, and receives the request itself.
 //
 // Invariants:
-//   1. The request of a caller without the token is not received. gRPC holds its first bytes within
-//      the window of flow control, and drops it with the call.
+//   1. The request of a caller without the token is not received. gRPC holds its first bytes, up to
+//      the window of flow control, and drops them with the call.
 //   2. A request of a small method has at most kMostSmallBytes.
 //
 // Thread-safe once the methods are added.
@@ -44,11 +44,11 @@ class TaskService : public grpc::CallbackGenericService {
   template <class Response>
   using Answer = std::function<void(const Response&)>;
 
-  // `proven` is told the peer of each call that carries the token.
+  // Calls `proven` with the peer of each call that carries the token.
   TaskService(std::string token_metadata, std::function<void(const std::string& peer)> proven)
       : token_metadata_(std::move(token_metadata)), proven_(std::move(proven)) {}
 
-  // `serve` gets the bytes of a request.
+  // Passes the bytes of each request to `serve`.
   void add_raw(const std::string& method, Size size,
                std::function<void(const grpc::ByteBuffer&, RawAnswer)> serve) {
     add_method(method, size, [serve = std::move(serve)](grpc::ByteBuffer& bytes, RawAnswer answer) {
@@ -73,8 +73,8 @@ class TaskService : public grpc::CallbackGenericService {
     });
   }
 
-  // A small method whose calls stay open: begin() says whether a call may, and end() is called once
-  // when the connection of such a call has ended, or its caller has given it up.
+  // Adds a small method whose calls stay open if begin() returns OK. end() is called once, when the
+  // connection of such a call has ended or its caller has cancelled it.
   template <class Request>
   void add_open(const std::string& method, std::function<grpc::Status(const Request&)> begin,
                 std::function<void()> end) {
@@ -93,13 +93,13 @@ class TaskService : public grpc::CallbackGenericService {
       grpc::GenericCallbackServerContext* context) override;
 
  private:
-  // Another status than OK: the request cannot be read, and is not answered.
+  // A status other than OK means that the request cannot be read, and is not answered.
   using Serve = std::function<grpc::Status(grpc::ByteBuffer& request, RawAnswer answer)>;
   struct Method {
     std::string name;
     Size size = Size::kSmall;
     Serve serve;
-    std::function<void()> end = {};  // of a method whose calls stay open
+    std::function<void()> end = {};  // set for a method whose calls stay open
   };
   class Call;
 
@@ -108,7 +108,7 @@ class TaskService : public grpc::CallbackGenericService {
 
   const std::string token_metadata_;
   const std::function<void(const std::string& peer)> proven_;
-  std::map<std::string, Method> methods_;  // by their paths
+  std::map<std::string, Method> methods_;  // by path
 };
 
 }  // namespace tessera::distribute::internal

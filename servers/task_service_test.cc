@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TaskService behind a port: which calls it receives, and how it refuses the others.
+// TaskService behind a port: the calls that it receives, and how it refuses others.
 #include "servers/task_service.h"
 
 #include <grpcpp/generic/generic_stub.h>
@@ -26,8 +26,8 @@ using ::testing::HasSubstr;
 
 constexpr char kToken[] = "the token";
 
-// A server with a small method, Beat, a large one, Run, and one of bytes, Stage, which returns the
-// number of its bytes.
+// A server with three methods: Beat, which is small; Run, which is large; and Stage, which gets
+// bytes and returns their number.
 class TaskServiceTest : public ::testing::Test {
  protected:
   TaskServiceTest()
@@ -156,7 +156,7 @@ TEST_F(TaskServiceTest, WithoutTheTokenNothingIsReceived) {
   EXPECT_EQ(num_proven_, 0);
 }
 
-// Its end is told once, whether the caller gives the call up or was refused by begin().
+// end() is called once, whether the caller cancels the call or begin() refused it.
 TEST_F(TaskServiceTest, AnOpenCallEndsWithItsConnection) {
   const auto stub = rpc::TaskService::NewStub(channel_);
   rpc::BeatRequest beat;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The token that calls of a cluster carry: $TESSERA_TOKEN, or a token that each server of a cluster
-// on one host leaves in a file (job/environment/token_file.h).
+// The token that calls of a cluster carry: $TESSERA_TOKEN, or for a cluster on one host a token
+// that each server leaves in a file (job/environment/token_file.h).
 #ifndef TESSERA_SERVERS_TASK_TOKEN_H_
 #define TESSERA_SERVERS_TASK_TOKEN_H_
 
@@ -17,15 +17,14 @@ namespace tessera::distribute::internal {
 
 struct TaskToken {
   std::string text = {};
-  std::optional<TokenFile> file = {};  // to be kept while the server serves
+  std::optional<TokenFile> file = {};  // the file lasts as long as this object
 };
 
-// InvalidArgument, naming TESSERA_TOKEN, where it is not set and a task is on another host.
+// InvalidArgument, naming TESSERA_TOKEN, if it is not set and a task is on another host.
 Status check_token(const cluster::ClusterSpec& spec);
-// Makes the token of the server that listens at `address`.
+// Makes the token of the server that listens on `address`.
 StatusOr<TaskToken> make_token(const std::string& address);
-// The server's token, found by another task of the cluster; waits for the server's file until
-// `deadline`.
+// Finds the token of another task's server. Waits for the server's file until `deadline`.
 StatusOr<std::string> find_token(const std::string& address, absl::Time deadline);
 
 }  // namespace tessera::distribute::internal

@@ -15,7 +15,7 @@ namespace {
 using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 
-// Field numbers 1 and 2, each a length and as many bytes.
+// Fields 1 and 2, each a length and that many bytes.
 constexpr uint32_t kHeadTag = 1 << 3 | 2;
 constexpr uint32_t kDataTag = 2 << 3 | 2;
 
@@ -55,7 +55,7 @@ void TensorBytes::append_to(std::string* out) const {
 TensorBytes bytes_of(const void* data, int64_t size, std::shared_ptr<const void> owner) {
   using Owner = std::shared_ptr<const void>;
   if (size == 0) return {};
-  // gRPC only reads the memory of a slice, but takes a pointer to memory that is not const.
+  // gRPC only reads the memory of a slice, but takes a non-const pointer.
   return TensorBytes({grpc::Slice(
       const_cast<void*>(data), static_cast<size_t>(size),
       [](void* released) { delete static_cast<Owner*>(released); }, new Owner(std::move(owner)))});
@@ -80,7 +80,7 @@ grpc::ByteBuffer write_message(const google::protobuf::MessageLite& head, const 
 
 namespace {
 
-// Reads all before the data. Sets its place and its size; false where that is no such message.
+// Reads all before the data. Sets the place and size of the data; false for a malformed message.
 bool read_head(CodedInputStream& in, google::protobuf::MessageLite* head, int64_t* data_start,
                int64_t* data_size) {
   int head_size = 0;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages of parameter_server.proto that carry the bytes of a tensor. Neither side copies these
-// bytes into a message or out of one: the sender's message refers to its memory, and the receiver
-// copies them once, from gRPC's memory to where they belong.
+// Messages of parameter_server.proto that carry the bytes of a tensor. The sender's message refers
+// to its memory. The receiver copies the bytes once, from gRPC's memory to their destination.
 //
 //   grpc::ByteBuffer message = write_message(head, bytes_of(data, size, owner));
 //   Status status = read_message(message, &head, &data);   then data.copy_to(tensor)
@@ -11,9 +10,9 @@
 //
 //   0x0a, size of head, head, 0x12, size of data, data             sizes as varints
 //
-// and a reader accepts the fields in this order only. Without data the last three are missing.
+// A reader accepts the fields only in this order. Without data the last three are missing.
 //
-// Functions of memory: thread-safe. TF: grpc_tensor_coding.h.
+// Thread-safe: the functions have no state. TF: grpc_tensor_coding.h.
 #ifndef TESSERA_SERVERS_TENSOR_MESSAGE_H_
 #define TESSERA_SERVERS_TENSOR_MESSAGE_H_
 
@@ -32,11 +31,11 @@
 
 namespace tessera::distribute::internal {
 
-// The most bytes of tensors that one message carries, in protobuf's fields too, whose messages have
-// less than twice as many.
+// The most bytes of tensors in one message. The limit also holds for tensors in protobuf's fields;
+// the serialized message has less than twice as many bytes.
 inline constexpr int64_t kMostMessageBytes = 1 << 30;
 
-// Bytes of a tensor, in one or more pieces of memory that others own. Cheap to copy.
+// Bytes of a tensor, in one or more pieces of memory with other owners. Cheap to copy.
 class TensorBytes {
  public:
   TensorBytes() = default;
@@ -44,9 +43,9 @@ class TensorBytes {
 
   int64_t size() const;
   const std::vector<grpc::Slice>& slices() const { return slices_; }
-  // The bytes of `other` come after these.
+  // Appends the bytes of `other`.
   void append(const TensorBytes& other);
-  // To size() bytes at `out`.
+  // Copies size() bytes to `out`.
   void copy_to(std::byte* out) const;
   void append_to(std::string* out) const;
 
@@ -54,12 +53,12 @@ class TensorBytes {
   std::vector<grpc::Slice> slices_;
 };
 
-// A part of memory that `owner` keeps, which no one writes to from now on.
+// Refers to memory that `owner` keeps alive. It must not be written to afterwards.
 TensorBytes bytes_of(const void* data, int64_t size, std::shared_ptr<const void> owner);
 
 grpc::ByteBuffer write_message(const google::protobuf::MessageLite& head,
                                const TensorBytes& data = {});
-// InvalidArgument where the message is not such a one.
+// InvalidArgument for a message of another form.
 Status read_message(grpc::ByteBuffer message, google::protobuf::MessageLite* head,
                     TensorBytes* data);
 

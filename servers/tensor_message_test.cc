@@ -57,7 +57,7 @@ std::string text_of(const grpc::ByteBuffer& message) {
   return text_of(TensorBytes(std::move(slices)));
 }
 
-// The message in slices of so many bytes.
+// The message in slices of `slice_size` bytes.
 grpc::ByteBuffer cut(const std::string& text, int64_t slice_size) {
   std::vector<grpc::Slice> slices;
   for (size_t at = 0; at < text.size(); at += slice_size) {
@@ -87,7 +87,7 @@ TEST(TensorMessageTest, IsWhatProtobufWrites) {
   }
 }
 
-// Slices of every size: the head, the lengths and the data are cut everywhere.
+// Slices of every size cut the head, the lengths and the data at every place.
 TEST(TensorMessageTest, ReadsEveryCut) {
   const std::string bytes = bytes_of_size(300);
   const std::string text = text_of(write_message(some_head(), shared(bytes)));
@@ -136,7 +136,7 @@ TEST(TensorMessageTest, RefusesOtherMessages) {
                  HasSubstr(" bytes is not a tessera.distribute.rpc.StageRequest.Head with the "
                            "bytes of a tensor")));
   };
-  // Cut off anywhere but behind the head, where the data may be missing.
+  // Truncated at every place, except after the head, where the data may be missing.
   const size_t head_end = text_of(write_message(some_head())).size();
   for (size_t size = 0; size < text.size(); ++size) {
     if (size != head_end) refused(text.substr(0, size));

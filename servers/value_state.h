@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ValueState: the result of a closure, once it is over. A RemoteValue is a handle to it.
+// ValueState: the state and result of a closure. A RemoteValue is a handle to it.
 //
 // Thread-safe.
 #ifndef TESSERA_SERVERS_VALUE_STATE_H_
@@ -27,11 +27,11 @@ namespace tessera::distribute::internal {
 
 class ValueState {
  public:
-  // `waits`: null where the value is over at once.
+  // `waits` is null if the value is over at once.
   explicit ValueState(std::string function, std::shared_ptr<ChiefWaits> waits = nullptr)
       : function_(std::move(function)), waits_(std::move(waits)) {}
 
-  // Before finish(OK).
+  // Must precede finish(OK).
   void set_results(std::vector<HostArray> results) {
     std::lock_guard<std::mutex> lock(mutex_);
     results_ = std::move(results);

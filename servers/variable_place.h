@@ -19,11 +19,11 @@ struct VariablePlace {
   DType dtype = DType::kFloat32;
   Shape shape = {};
   uint64_t chief = 0;  // the coordinator that made it
-  int number = 0;      // among its variables
+  int number = 0;      // its index among the coordinator's variables
   std::vector<int64_t> rows = {};
   std::vector<int> ps = {};
 
-  // The bytes of one shard.
+  // The size of one shard in bytes.
   int64_t shard_bytes(int shard) const;
 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VariableTable: the variables of a ClusterCoordinator, by their names, and the parameter servers
-// that hold their shards.
+// VariableTable: the variables of a ClusterCoordinator by name, and the parameter servers of their
+// shards.
 //
-// Invariant: shards go to the parameter servers in turn, over all variables: the k-th shard that
-// was ever added is on ps k mod num_ps.
+// Invariant: shards go to the parameter servers in turn, over all variables: the k-th shard ever
+// added is on ps k mod num_ps.
 //
 // Not thread-safe.
 #ifndef TESSERA_SERVERS_VARIABLE_TABLE_H_
@@ -23,8 +23,8 @@ class VariableTable {
  public:
   explicit VariableTable(int num_ps) : names_on_(num_ps) {}
 
-  // Numbers a variable whose rows are known, and places its shards. InvalidArgument where a shard
-  // is larger than a message may be, AlreadyExists for a name that another has; then nothing is
+  // Numbers a variable whose rows are known, and places its shards. InvalidArgument for a shard
+  // larger than a message may be, AlreadyExists for a name that is in use. On an error nothing is
   // added.
   Status add(VariablePlace* place);
   // The names of the variables with shards on a parameter server: "v", "w" in quotes. Empty: none.

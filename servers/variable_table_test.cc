@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// VariableTable: places in turn, names, and shards that are too large for a message.
+// VariableTable: places in turn, names, and shards too large for a message.
 #include "servers/variable_table.h"
 
 #include <cstdint>

@@ -18,13 +18,13 @@ namespace tessera::distribute::internal {
 
 namespace {
 
-// DType has 8 bits: a number is checked before it becomes one.
+// DType has 8 bits, so a number is checked before the conversion.
 StatusOr<DType> dtype_of(int number) {
   if (number >= 0 && number < kNumDTypes) return static_cast<DType>(number);
   return absl::InvalidArgumentError(absl::StrCat(number, " is not the number of an element type"));
 }
 
-// Checks a place that came by wire: each index in it names a shard or a server.
+// Checks a place from the wire: each index in it must name a shard or a server.
 Status check_place(const VariablePlace& place, int num_ps) {
   TESSERA_RETURN_IF_ERROR(validate_shape(place.shape, place.dtype));
   const auto num_shards = static_cast<int64_t>(place.rows.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Between the messages of parameter_server.proto and the values that they carry.
+// Converts between the messages of parameter_server.proto and the values that they carry.
 #ifndef TESSERA_SERVERS_WIRE_H_
 #define TESSERA_SERVERS_WIRE_H_
 
@@ -20,9 +20,9 @@
 namespace tessera::distribute::internal {
 
 void set_array(rpc::Array* message, const HostArray& array);
-// InvalidArgument where the message is no array.
+// InvalidArgument for a message that is not a valid array.
 StatusOr<HostArray> array_of(const rpc::Array& message);
-// The head of a shard that is created.
+// Reads the head and the data of a shard to create.
 StatusOr<HostArray> array_of(const rpc::CreateRequest::Head& head, const TensorBytes& data);
 
 void set_spec(google::protobuf::RepeatedPtrField<rpc::TensorSpec>* messages,
@@ -30,12 +30,13 @@ void set_spec(google::protobuf::RepeatedPtrField<rpc::TensorSpec>* messages,
 StatusOr<std::vector<input::TensorSpec>> spec_of(
     const google::protobuf::RepeatedPtrField<rpc::TensorSpec>& messages);
 
-// Without a position.
+// Does not set the position.
 void set_dataset(rpc::Dataset* message, const DatasetPlace& place);
 StatusOr<DatasetPlace> dataset_of(const rpc::Dataset& message, uint64_t chief);
 
 void set_argument(rpc::Argument* message, const Argument& argument);
-// InvalidArgument where the message is no argument on a cluster with so many parameter servers.
+// InvalidArgument for a message that is not a valid argument on a cluster with `num_ps` parameter
+// servers.
 StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief, int num_ps);
 
 void set_update(rpc::UpdateRequest* message, const ServerUpdate& update);

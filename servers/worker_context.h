@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WorkerContext: what a function of a FunctionRegistry knows of its worker, and how it reaches
-// variables and per-worker data sets.
+// WorkerContext: gives a function of a FunctionRegistry its worker's mesh, variables and per-worker
+// data sets.
 //
 //   const DTensor value = context.pull(variable);
 //   TESSERA_RETURN_IF_ERROR(context.push_add(variable, gradient_of(value)));
@@ -30,31 +30,35 @@ class WorkerDatasets;
 class WorkerRunner;
 }  // namespace internal
 
-// Argument of a registered function; lives as long as its call. Used by one thread at a time.
+// The context of one call of a registered function. Lives as long as the call. Used by one thread
+// at a time.
 class WorkerContext {
  public:
   WorkerContext(const WorkerContext&) = delete;
   WorkerContext& operator=(const WorkerContext&) = delete;
 
   int worker_index() const { return worker_; }
-  int attempt() const { return attempt_; }  // at this closure, from 1
-  // {device=n}, the devices of this worker: $TESSERA_LOCAL_DEVICES CPU devices, 1 by default.
+  int attempt() const { return attempt_; }  // number of this attempt at the closure, from 1
+  // {device=n}: all devices of this worker, $TESSERA_LOCAL_DEVICES CPU devices, 1 by default.
   const Mesh& mesh() const { return mesh_; }
 
   // The value, replicated over mesh(). It includes the pushes of all closures that are done, and
-  // none of this call. Pulls of one shard are atomic; of several they are not. A tensor that
-  // carries Unavailable where a parameter server does not answer.
+  // none of this call. A pull of one shard is atomic; a pull of several shards is not. If a
+  // parameter server does not answer, the tensor carries Unavailable.
   DTensor pull(const RemoteVariable& variable);
   // Adds `delta` to the variable, or replaces its value, once this function has returned OK.
-  // InvalidArgument for another dtype or shape, and for push_add of bool. `delta` may have any
-  // layout; partial terms are reduced.
+  // `delta` may have any layout; partial terms are reduced. InvalidArgument for another dtype or
+  // shape, and for push_add of bool.
   Status push_add(const RemoteVariable& variable, const DTensor& delta);
   Status push(const RemoteVariable& variable, const DTensor& value);
 
-  // The next batch of this worker, split along dim 0 over the devices of mesh(); nothing at the
-  // end, as often as asked. Reads from where the last call of this worker that counts has ended.
-  // InvalidArgument for a data set that is not an argument of this call. An error of the data set
-  // names its element; further calls return it too, and the position stays before it.
+  // Returns the next batch of this worker, split along dim 0 over the devices of mesh(). At the end
+  // every call returns nothing. The first call reads from the position after the worker's last call
+  // that counts.
+  //
+  // - InvalidArgument: the data set is not an argument of this call.
+  // - An error of the data set names its element. Further calls return it too, and the position
+  //   stays before the element.
   StatusOr<std::optional<input::Batch>> next(const RemoteDataset& dataset);
 
  private:

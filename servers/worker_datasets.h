@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WorkerDatasets: the per-worker data sets of one worker, as its functions read them.
+// WorkerDatasets: reads the per-worker data sets of one worker for its functions.
 //
 //   datasets.begin_run(chief);
-//   datasets.pass(place, position);        an argument of the run, and where the chief says it is
+//   datasets.pass(place, position);        an argument of the run, and the chief's position
 //   datasets.next(place) ...               by the function
-//   datasets.positions()                   with the answer, where the function has returned OK
+//   datasets.positions()                   with the answer, if the function has returned OK
 //
-// Invariant: a run reads from the position that it was passed, whatever earlier runs have read: a
-// reader at another position, because its batches do not count, is opened again. After an error of
-// the data set all further reads of the run return it, and the position stays before the batch that
-// could not be read.
+// Invariants:
+//   1. A run reads from the position that it was passed, whatever earlier runs have read. A reader
+//      at another position, whose batches do not count, is opened again.
+//   2. After an error of the data set all further reads of the run return it, and the position
+//      stays before the batch that could not be read.
 //
 // Used by one thread at a time.
 #ifndef TESSERA_SERVERS_WORKER_DATASETS_H_
@@ -37,29 +38,29 @@ namespace tessera::distribute::internal {
 
 class WorkerDatasets {
  public:
-  // `functions` outlives this.
+  // `functions` must outlive this object.
   WorkerDatasets(int worker, Mesh mesh, const FunctionRegistry& functions);
 
-  // Makes a data set, and returns the spec of its batches. Once it is made, the function of the
-  // registry is not called again. NotFound for a name that is not in the registry; InvalidArgument
-  // for a data set without batches; the error of the function or the data set.
+  // Makes a data set, and returns the spec of its batches. If the data set exists, does not call
+  // the function of the registry again. NotFound for a name that is not in the registry;
+  // InvalidArgument for a data set without batches; the error of the function or the data set.
   StatusOr<std::vector<input::TensorSpec>> make(const DatasetPlace& place);
 
-  // A run of this coordinator begins, without data sets.
+  // Begins a run of this coordinator, without data sets.
   void begin_run(uint64_t chief);
   // Allows the run to read this data set, from this position.
   void pass(const DatasetPlace& place, std::string position);
-  // The next batch, split along dim 0 over the devices of the worker; nothing at the end, as often
-  // as asked. InvalidArgument for a data set that was not passed; an error of the data set names
-  // it.
+  // Returns the next batch, split along dim 0 over the devices of the worker. At the end every call
+  // returns nothing. InvalidArgument for a data set that was not passed. An error of the data set
+  // names it.
   StatusOr<std::optional<input::Batch>> next(const DatasetPlace& place);
-  // Where the run is in the data sets from which it has got a batch, or the end.
+  // The positions of the run in the data sets from which it has got a batch, or the end.
   std::vector<DatasetPosition> positions() const;
 
  private:
   struct Entry {
     std::optional<input::Dataset> dataset;
-    std::unique_ptr<input::internal::BatchReader> reader;  // null: not open; else it is at `at`
+    std::unique_ptr<input::internal::BatchReader> reader;  // at `at`; null: not open
     std::string at;
     // State of the run.
     bool is_passed = false;

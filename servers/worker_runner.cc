@@ -48,7 +48,8 @@ StatusOr<std::shared_ptr<WorkerRunner>> WorkerRunner::start(int worker, Mesh mes
                                                             FunctionRegistry functions) {
   std::shared_ptr<WorkerRunner> runner(
       new WorkerRunner(worker, std::move(mesh), std::move(functions)));
-  // The thread holds the runner: a function may return after stop() has given it up.
+  // The thread shares ownership of the runner, as a function may return after stop() has given it
+  // up.
   TESSERA_ASSIGN_OR_RETURN(
       runner->thread_, start_thread("the functions of a worker", [runner] { runner->serve(); }));
   return runner;
@@ -77,7 +78,7 @@ Status WorkerRunner::begin_session(uint64_t chief, uint64_t session,
     before = servers_;
     waiting = take_waiting();
   }
-  // The function of the session before gets Cancelled from then on.
+  // The calls of the earlier session's function are Cancelled from then on.
   if (before != nullptr) before->close();
   waiting.give_up("the chief has begun another session");
   std::lock_guard<std::mutex> lock(mutex_);
@@ -108,7 +109,7 @@ void WorkerRunner::run(const rpc::RunRequest& request, Answer answer) {
       waiting_.push_back(std::move(answer));
       return;
     } else {
-      // The chief has given up the run before, whose function may still run.
+      // The chief has given up the earlier run, whose function may still be running.
       given_up_by_this = std::exchange(waiting_, {});
       waiting_.push_back(std::exchange(answer, nullptr));
       last_run_ = request.run();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WorkerRunner: runs the functions of one worker, and makes its data sets, one at a time, on a
-// thread of its own.
+// WorkerRunner: runs the functions of one worker and makes its data sets, one at a time, on its own
+// thread.
 //
 // Invariants:
-//   1. A run is answered when its function has returned and all its pushes are staged. A run that
-//      is asked for again is not run again: it gets the same answer.
-//   2. A session begins only when no function of the one before runs: a function that has not
-//      returned occupies its worker, given up or not.
+//   1. A run is answered when its function has returned and all its pushes are staged. A repeated
+//      request does not run the function again; it gets the same answer.
+//   2. A session begins only when no function of an earlier session is running: a function occupies
+//      its worker until it returns, given up or not.
 //
 // Thread-safe.
 #ifndef TESSERA_SERVERS_WORKER_RUNNER_H_
@@ -47,14 +47,14 @@ class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
 
   const FunctionRegistry& functions() const { return functions_; }
 
-  // Unavailable, naming the function, while one of the session before runs.
+  // Unavailable, naming the function, while a function of an earlier session is running.
   Status begin_session(uint64_t chief, uint64_t session,
                        const std::vector<ParameterServers::Address>& servers);
   void run(const rpc::RunRequest& request, Answer answer);
-  // Waits for the function that runs.
+  // Waits for the running function.
   void make_dataset(const rpc::MakeDatasetRequest& request, DatasetAnswer answer);
   // Answers the waiting requests, and ends the thread once no function runs. DeadlineExceeded,
-  // naming the function, where one runs at the deadline: its thread ends when it returns.
+  // naming the function, if a function runs at the deadline; the thread ends when it returns.
   Status stop(absl::Time deadline);
 
  private:
@@ -76,7 +76,7 @@ class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
         functions_(std::move(functions)),
         datasets_(worker_, mesh_, functions_) {}
 
-  Waiting take_waiting();  // needs the lock
+  Waiting take_waiting();  // requires the lock
   void serve();
   void serve_dataset(std::unique_lock<std::mutex>& lock);
   void serve_run(std::unique_lock<std::mutex>& lock);
@@ -92,16 +92,16 @@ class WorkerRunner : public std::enable_shared_from_this<WorkerRunner> {
   Thread thread_;            // guarded by stop_mutex_ once it has started
   std::mutex mutex_;         // guards the members below
   std::condition_variable changed_;
-  std::shared_ptr<ParameterServers> servers_;  // of the session
+  std::shared_ptr<ParameterServers> servers_;  // the session's
   uint64_t session_ = 0;
-  uint64_t last_run_ = 0;                   // of the session
-  std::optional<rpc::RunRequest> request_;  // the next run of the thread
-  std::deque<Making> makings_;              // of the session
-  std::string running_;                     // "function "f"", which runs; empty: nothing
-  std::optional<rpc::RunResponse> answer_;  // to last_run_, once it is over
-  std::vector<Answer> waiting_;             // for it
+  uint64_t last_run_ = 0;                   // the session's
+  std::optional<rpc::RunRequest> request_;  // the thread's next run
+  std::deque<Making> makings_;              // the session's
+  std::string running_;                     // the running "function "f""; empty: none
+  std::optional<rpc::RunResponse> answer_;  // the answer to last_run_, once it is over
+  std::vector<Answer> waiting_;             // requests that wait for answer_
   bool is_stopping_ = false;
-  bool has_ended_ = false;  // the thread
+  bool has_ended_ = false;  // the thread has ended
 };
 
 }  // namespace tessera::distribute::internal

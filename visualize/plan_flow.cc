@@ -25,7 +25,7 @@ std::vector<int> devices_of(const Mesh& from, const Mesh& to) {
   return {devices.begin(), devices.end()};
 }
 
-// A row is drawn for each device of either mesh. Meshes that are too large alone are not joined.
+// Each device of either mesh takes a row. Fails for one mesh that is too large before joining them.
 Status check_can_be_drawn(const Mesh& from, const Mesh& to) {
   const auto refuse = [](absl::string_view what, int64_t devices, absl::string_view remedy) {
     return absl::InvalidArgumentError(absl::StrCat(what, " ", devices,
@@ -69,7 +69,7 @@ std::string received_text(const std::vector<Flow>& flows, int device) {
   return absl::StrCat("receives ", format_bytes(total), " from ", count);
 }
 
-// One side of a step: a box a device.
+// One side of a step: a box for each device.
 struct Column {
   double x;
   double width;
@@ -146,7 +146,7 @@ std::vector<Flow> flows_of(const PlanStep& step) {
       bytes_from[pull.source_device] += num_bytes(pull.box.sizes, step.dtype());
     }
     const std::vector<int> terms = step.terms(device);
-    // The bytes of a reduction are shared by its algorithm; the remainder goes to the first terms.
+    // The algorithm of a reduction shares its bytes; the remainder goes to the first terms.
     int64_t left = terms.size() > 1 ? step.received_bytes(device) : 0;
     int64_t others = static_cast<int64_t>(terms.size()) - 1;
     for (int term : terms) {

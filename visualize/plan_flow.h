@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The data flow of a plan: how many bytes each device receives from each other one in each step; as
-// numbers and as a picture.
+// The data flow of a plan: the bytes that each device receives from each other device in each step,
+// as numbers and as a picture.
 //
 //   [x, -] -> [-, x] on {x=2}, f32 [4, 4]      0 -> 1  16 bytes     1 -> 0  16 bytes
 //
-// Found from the rows of all devices alone, without the planner's own estimates: O(devices * rows).
-// The planner does not use it. As text a plan is RelayoutPlan::explain().
+// Computed from the rows of all devices, without the planner's estimates: O(devices * rows). The
+// planner does not use it. RelayoutPlan::explain() gives a plan as text.
 //
 // Pure; safe from any thread.
 #ifndef TESSERA_VISUALIZE_PLAN_FLOW_H_
@@ -21,7 +21,7 @@
 
 namespace tessera {
 
-// The most devices of a readable picture: of both meshes of a plan together.
+// The most devices of a readable picture, counted over both meshes of a plan.
 inline constexpr int64_t kMaxPlanPictureDevices = 64;
 
 struct Flow {
@@ -35,11 +35,11 @@ struct Flow {
 };
 
 // The flows between different devices, ascending by device, then source. The flows into a device
-// sum up to step.received_bytes(device); in a reduction each other term gives an equal share.
+// add up to step.received_bytes(device). In a reduction the other terms give equal shares.
 std::vector<Flow> flows_of(const PlanStep& step);
 
-// An SVG 1.1 document: for each step the devices before it on the left and after it on the right,
-// with the boxes that they hold, and an arrow for each flow. InvalidArgument for more than
+// An SVG 1.1 document. Each step shows the devices before it on the left and after it on the right,
+// with their boxes, and an arrow for each flow. InvalidArgument for more than
 // kMaxPlanPictureDevices devices.
 StatusOr<std::string> visualize_svg(const RelayoutPlan& plan);
 

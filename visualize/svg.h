@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SvgWriter: the few elements of SVG 1.1 that our pictures are made of. Internal.
+// SvgWriter: the elements of SVG 1.1 that our pictures use. Internal.
 //
 //   SvgWriter svg;
 //   svg.rectangle({.x = 0, .y = 0, .width = 80, .height = 30}, svg_color(0));
@@ -8,7 +8,7 @@
 //   svg.finish()  ->  "<svg xmlns=... width="80" ...>...</svg>\n"
 //
 // The result is well-formed XML for every text: texts are escaped, and control characters, which
-// XML cannot hold, become "?". The document is as large as the drawing, and a margin.
+// XML cannot hold, become "?". The document has the size of the drawing plus a margin.
 #ifndef TESSERA_VISUALIZE_SVG_H_
 #define TESSERA_VISUALIZE_SVG_H_
 
@@ -39,7 +39,7 @@ enum class SvgAnchor : uint8_t { kStart, kMiddle, kEnd };
 
 // A light fill, different for numbers that are near each other.
 std::string svg_color(int64_t number);
-// An estimate of the width of a text: fonts differ, so it is generous.
+// An estimate of the width of a text. It is generous, because fonts differ.
 double svg_text_width(absl::string_view text);
 
 class SvgWriter {
@@ -47,9 +47,9 @@ class SvgWriter {
   void rectangle(const SvgRectangle& place, absl::string_view fill);
   // y is the middle of the line.
   void text(double x, double y, absl::string_view text, SvgAnchor anchor = SvgAnchor::kMiddle);
-  // A line with a head at its end; a browser shows `title` when it is pointed at.
+  // A line with a head at its end. A browser shows `title` when the mouse is over it.
   void arrow(const SvgArrow& arrow, absl::string_view title);
-  // A text on a white ground, readable where lines cross it.
+  // A text on a white background, readable where lines cross it.
   void label(double x, double y, absl::string_view text);
 
   std::string finish() const;

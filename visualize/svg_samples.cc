@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes pictures of layouts to standard output, each ended by a zero byte, for an XML parser to
-// read: //tools/plan_tool:plan_tool_test. The last one draws texts that are not XML by themselves.
+// Writes pictures of layouts to standard output, each ended by a zero byte.
+// //tools/plan_tool:plan_tool_test reads them with an XML parser. The last picture has texts that
+// are not XML unless escaped.
 #include <cstdio>
 #include <string>
 

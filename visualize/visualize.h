@@ -11,13 +11,13 @@
 //     3:5 |  2  |  3  |
 //         +-----+-----+
 //
-// What holds for both forms:
+// Both forms have these properties:
 //   1. each element of the tensor is in exactly one cell;
 //   2. a device is named in exactly one cell, or among the devices that hold nothing;
 //   3. devices of one cell hold copies ("0,2-5"), or terms of a reduction ("sum(0; 1)": the terms
 //      of device 0, then of device 1).
 //
-// Pure; safe from any thread. JAX: visualize_array_sharding. TF DTensor: none.
+// Pure; safe from any thread. JAX: visualize_array_sharding.
 #ifndef TESSERA_VISUALIZE_VISUALIZE_H_
 #define TESSERA_VISUALIZE_VISUALIZE_H_
 
@@ -34,13 +34,13 @@ namespace tessera {
 inline constexpr int kMaxPictureRank = 3;
 inline constexpr int64_t kMaxPictureDevices = 4096;
 
-// The picture as text, lines ended by '\n'. Dim 0 of a tensor of rank 3 is drawn as one table for
-// each of its shards. InvalidArgument for the error that `layout` carries, a shape that is not
-// legal for it, and more than kMaxPictureDevices; Unimplemented beyond kMaxPictureRank.
+// The picture as text, lines ended by '\n'. A tensor of rank 3 is drawn as one table for each shard
+// of dim 0. InvalidArgument for the error that `layout` carries, a shape that is not legal for it,
+// and more than kMaxPictureDevices; Unimplemented beyond kMaxPictureRank.
 StatusOr<std::string> visualize(LayoutArg layout, const Shape& shape);
 
 // The picture as an SVG 1.1 document, with the errors of visualize(). Cells have the proportions of
-// the tensor, as far as their names leave room.
+// the tensor, as far as the width of their texts allows.
 StatusOr<std::string> visualize_svg(LayoutArg layout, const Shape& shape);
 
 }  // namespace tessera

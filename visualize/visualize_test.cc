@@ -142,7 +142,7 @@ std::vector<int64_t> devices_of(absl::string_view line) {
   return ids;
 }
 
-// Every device of an unreplicated layout is in the row and column of its box: the picture is read
+// Every device of an unreplicated layout is in the row and column of its box. Reads the picture
 // back by its headings.
 TEST(VisualizeTest, EveryDeviceIsWhereItsBoxIs) {
   int checked = 0;

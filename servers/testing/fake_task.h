@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// FakeTask: a worker or a parameter server of this process that answers each call with the bytes
-// that a test gives, so that the test sees how the chief handles them.
+// FakeTask: a worker or a parameter server in this process that answers each call with the bytes
+// that a test chooses, so that the test sees how the chief handles them.
 //
 //   FakeTask worker, ps;
 //   auto coordinator = ClusterCoordinator::create(fake_cluster(worker, ps));
 //   worker.answer("Run", "no such message");
 //
-// By default it answers as a task with one function, "f", which pushes nothing.
+// By default it answers like a task with one function, "f", which pushes nothing.
 #ifndef TESSERA_SERVERS_TESTING_FAKE_TASK_H_
 #define TESSERA_SERVERS_TESTING_FAKE_TASK_H_
 
@@ -24,7 +24,7 @@
 
 namespace tessera::distribute::testing {
 
-// The value that $TESSERA_TOKEN must have.
+// The required value of $TESSERA_TOKEN.
 inline constexpr char kFakeToken[] = "the token of a test";
 
 class FakeTask {
@@ -34,12 +34,12 @@ class FakeTask {
   FakeTask(const FakeTask&) = delete;
 
   const std::string& address() const { return address_; }
-  // From now on.
+  // Sets the answer to later calls.
   void answer(const std::string& method, const std::string& bytes);
   void answer(const std::string& method, const google::protobuf::MessageLite& message) {
     answer(method, message.SerializeAsString());
   }
-  // How often the method was called.
+  // The number of calls of the method.
   int num_calls(const std::string& method);
 
  private:

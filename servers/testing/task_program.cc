@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One task of a test's cluster, by TF_CONFIG: a Server with the functions below, or a chief that
-// schedules until it is killed. At its end it writes the code and the message of its last Status
-// to the file that is its first argument. A second argument is the name of one more function; with
-// "data set " before it, of one more data set.
+// schedules until it is killed. At its end it writes the code and the message of its last Status to
+// the file in its first argument. The second argument names one more function, or after "data set "
+// one more data set.
 #include <signal.h>
 #include <unistd.h>
 
@@ -62,7 +62,7 @@ DTensor filled(const WorkerContext& context, const Shape& shape, float value) {
   return full<float>(shape, value, whole(context, shape));
 }
 
-// Pushes x to each variable; returns the first element of the first before that, plus x.
+// Pushes x to each variable. Returns the earlier first element of the first variable, plus x.
 Results add(WorkerContext& context, Args args) {
   TESSERA_ASSIGN_OR_RETURN(const float x, number(args[0]));
   float before = 0;
@@ -94,20 +94,20 @@ Results fail(WorkerContext& context, Args args) {
   return absl::InvalidArgumentError("boom");
 }
 
-// Kills its process in the attempts up to args[0]; then as add.
+// Kills its process in the attempts up to args[0]; later acts like add.
 Results die(WorkerContext& context, Args args) {
   TESSERA_ASSIGN_OR_RETURN(const float attempts, number(args[0]));
   if (context.attempt() <= attempts) kill(getpid(), SIGKILL);
   return add(context, args.subspan(1));
 }
 
-// Stops its process in the first attempt; then as add.
+// Stops its process in the first attempt; then acts like add.
 Results stop(WorkerContext& context, Args args) {
   if (context.attempt() == 1) kill(getpid(), SIGSTOP);
   return add(context, args);
 }
 
-// Which worker runs it, and in which attempt.
+// Returns its worker and its attempt.
 Results where(WorkerContext& context, Args) {
   return std::vector<DTensor>{filled(context, {}, static_cast<float>(context.worker_index())),
                               filled(context, {}, static_cast<float>(context.attempt()))};
@@ -117,7 +117,7 @@ Results pull(WorkerContext& context, Args args) {
   return std::vector<DTensor>{context.pull(std::get<RemoteVariable>(args[0]))};
 }
 
-// args: a variable and its new value; twice, so that the last one counts.
+// args: a variable and its new value. Assigns twice, so that the last value counts.
 Results assign(WorkerContext& context, Args args) {
   const auto& v = std::get<RemoteVariable>(args[0]);
   TESSERA_ASSIGN_OR_RETURN(const float x, number(args[1]));
@@ -126,7 +126,8 @@ Results assign(WorkerContext& context, Args args) {
   return std::vector<DTensor>{context.pull(v)};
 }
 
-// args: variables of any dtype and size. Adds to each its value; all pushes are of one call.
+// args: variables of any dtype and size. Adds each value to its variable; one call makes all
+// pushes.
 Results double_all(WorkerContext& context, Args args) {
   for (const Argument& argument : args) {
     const auto& v = std::get<RemoteVariable>(argument);
@@ -146,7 +147,7 @@ Results push_late(WorkerContext& context, Args args) {
   return std::vector<DTensor>{filled(context, {}, static_cast<float>(context.attempt()))};
 }
 
-// args: as push_late. Pulls each; returns the attempt.
+// args: as for push_late. Pulls each; returns the attempt.
 Results pull_all(WorkerContext& context, Args args) {
   TESSERA_RETURN_IF_ERROR(wait(context, args).status());
   for (const Argument& argument : args.subspan(1)) {
@@ -159,21 +160,21 @@ Results pull_all(WorkerContext& context, Args args) {
   return std::vector<DTensor>{filled(context, {}, static_cast<float>(context.attempt()))};
 }
 
-// Returns the value of args[0] as often as args[1] says.
+// Returns the value of args[0] as many times as args[1] says.
 Results repeat(WorkerContext& context, Args args) {
   TESSERA_ASSIGN_OR_RETURN(const float count, number(args[1]));
   return std::vector<DTensor>(static_cast<size_t>(count),
                               context.pull(std::get<RemoteVariable>(args[0])));
 }
 
-// Pushes a scalar f32, whatever the variable is.
+// Pushes a scalar f32 to a variable of any type.
 Results push_scalar(WorkerContext& context, Args args) {
   TESSERA_RETURN_IF_ERROR(
       context.push_add(std::get<RemoteVariable>(args[0]), filled(context, {}, 1)));
   return std::vector<DTensor>();
 }
 
-// The next batch of a data set: its one tensor of i64.
+// The next batch of a data set with one i64 tensor.
 StatusOr<std::optional<DTensor>> next(WorkerContext& context, const RemoteDataset& dataset) {
   TESSERA_ASSIGN_OR_RETURN(std::optional<input::Batch> batch, context.next(dataset));
   if (!batch.has_value()) return std::nullopt;
@@ -186,8 +187,8 @@ StatusOr<std::optional<DTensor>> next(WorkerContext& context, const RemoteDatase
   return tensor;
 }
 
-// Which worker it is, and the next batch of each data set, as long as there is one. After the data
-// sets: for how many milliseconds it waits then.
+// Returns its worker and the next batch of each data set, while there is one. The argument after
+// the data sets is a wait in milliseconds.
 Results read(WorkerContext& context, Args args) {
   std::vector<DTensor> results = {filled(context, {}, static_cast<float>(context.worker_index()))};
   for (const Argument& argument : args) {
@@ -202,7 +203,7 @@ Results read(WorkerContext& context, Args args) {
   return results;
 }
 
-// All batches up to the end, or to an error, which it keeps to itself.
+// Reads all batches up to the end, or to an error, which it ignores.
 Results read_quietly(WorkerContext& context, Args args) {
   std::vector<DTensor> results = {filled(context, {}, static_cast<float>(context.worker_index()))};
   while (true) {
@@ -215,7 +216,7 @@ Results read_quietly(WorkerContext& context, Args args) {
   }
 }
 
-// Reads as `read` does, and fails.
+// Reads like `read`, and fails.
 Results read_and_fail(WorkerContext& context, Args args) {
   TESSERA_RETURN_IF_ERROR(read(context, args).status());
   return absl::OutOfRangeError("enough");
@@ -232,7 +233,7 @@ Results read_and_stop(WorkerContext& context, Args args) {
   return results;
 }
 
-// Reads from a data set that an earlier call has kept, or keeps its own.
+// Reads from a data set kept by an earlier call, or keeps its own.
 Results read_kept(WorkerContext& context, Args args) {
   static std::optional<RemoteDataset> kept;
   if (args.empty()) return read(context, {Argument(*kept)});
@@ -240,8 +241,8 @@ Results read_kept(WorkerContext& context, Args args) {
   return std::vector<DTensor>();
 }
 
-// args: milliseconds, how many batches, a data set, a table with a row for each worker, variables.
-// Adds 1 to the elements of this worker's row that it has read, and to the variables.
+// args: milliseconds, the number of batches, a data set, a table with a row for each worker,
+// variables. Adds 1 to the variables, and to the elements of this worker's row that it has read.
 Results train(WorkerContext& context, Args args) {
   TESSERA_ASSIGN_OR_RETURN(const float num_batches, number(args[1]));
   const auto& table = std::get<RemoteVariable>(args[3]);
@@ -270,7 +271,7 @@ Results raise(WorkerContext&, Args) {
   return std::vector<DTensor>();
 }
 
-// How often pairs() was called in this process.
+// The number of calls of pairs() in this process.
 int num_calls_of_pairs = 0;
 
 Results calls_of_pairs(WorkerContext& context, Args) {
@@ -316,7 +317,7 @@ Made raises(const InputContext&) {
   std::vector<int>().at(7);  // std::out_of_range
   return input::Dataset::range(8);
 }
-// Other elements on each worker: of other sizes, and of other dtypes.
+// Different elements on each worker: of different sizes, and of different dtypes.
 Made sizes_differ(const InputContext& context) {
   const std::vector<float> row(context.input_pipeline_id + 1);
   TESSERA_ASSIGN_OR_RETURN(const input::Dataset one,
@@ -411,6 +412,6 @@ Status run(const std::string& one_more) {
 int main(int argc, char** argv) {
   const absl::Status status = tessera::distribute::run(argc > 2 ? argv[2] : "");
   std::ofstream(argv[1]) << static_cast<int>(status.code()) << " " << status.message();
-  // A function that was given up may still run.
+  // A function that was given up may still be running.
   _exit(status.ok() ? 0 : 1);
 }

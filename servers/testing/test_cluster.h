@@ -8,7 +8,7 @@
 //   StatusOr<ClusterCoordinator> coordinator = ClusterCoordinator::create(cluster.chief());
 //   cluster.signal("worker", 1, SIGKILL);
 //
-// Tasks that still run are killed when it goes out of scope, or when the test's process ends.
+// Running tasks are killed when it goes out of scope, or when the test's process ends.
 #ifndef TESSERA_SERVERS_TESTING_TEST_CLUSTER_H_
 #define TESSERA_SERVERS_TESTING_TEST_CLUSTER_H_
 
@@ -39,28 +39,28 @@ class TestCluster {
   ~TestCluster();
   TestCluster(const TestCluster&) = delete;
 
-  // All workers and parameter servers.
+  // Starts all workers and parameter servers.
   void start_all();
-  // One task. `function`: a name that only its registry has; after "data set " the name of a data
-  // set.
+  // Starts one task. `function` is a name that only its registry has; after "data set " it is the
+  // name of a data set.
   void start(const std::string& job, int task, const std::string& function = "");
   void signal(const std::string& job, int task, int signal);
-  // SIGKILL, and the end of the process.
+  // Sends SIGKILL and waits for the end of the process.
   void kill(const std::string& job, int task);
-  // The Status that the task ended with; DeadlineExceeded where it has not ended in time, Aborted
-  // where a signal has ended it.
+  // Returns the last Status of the task. DeadlineExceeded if it has not ended in time, Aborted if a
+  // signal has ended it.
   Status wait(const std::string& job, int task, absl::Duration timeout = absl::Seconds(30));
 
   cluster::Cluster chief() const { return as("chief", 0); }
   cluster::Cluster as(const std::string& job, int task) const;
   std::string address(const std::string& job, int task) const;
-  // The most memory that the task has had, in bytes.
+  // The peak memory of the task in bytes.
   int64_t peak_memory(const std::string& job, int task) const;
 
  private:
   struct Task {
     pid_t pid = 0;
-    std::string result;  // file
+    std::string result;  // path of a file
   };
 
   std::map<std::string, std::vector<std::string>> jobs_;
@@ -70,9 +70,9 @@ class TestCluster {
 };
 
 inline HostArray scalar(float value) { return HostArray::scalar(value); }
-// The one f32 of a closure's first result.
+// The single f32 of a closure's first result.
 StatusOr<float> result_of(const RemoteValue& value);
-// The f32 elements of a variable, by a closure.
+// The f32 elements of a variable, read by a closure.
 StatusOr<std::vector<float>> value_of(ClusterCoordinator& coordinator, const RemoteVariable& v);
 
 // The result of a closure of "read".
@@ -84,7 +84,7 @@ struct Read {
 };
 StatusOr<Read> read_of(const RemoteValue& value);
 
-// A cluster that runs, its coordinator, and v, a scalar f32 0.
+// A running cluster, its coordinator, and v, a scalar f32 0.
 class RunningCluster {
  public:
   RunningCluster(int num_workers, int num_ps, Partitioner partitioner = {},
