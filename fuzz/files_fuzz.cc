@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any bytes read as a file of a data set are either refused with a message that names the file, or
-// give elements of the types that the data set says; any text read as an iterator state is refused,
-// or the state reads back from its own text.
+// Two properties are checked:
+//
+// - Any bytes read as a file of a data set are refused with a message that names the file, or give
+//   elements of the types that the data set says.
+// - Any text read as an iterator state is refused, or the state reads back from its own text.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -59,7 +61,7 @@ void check_refusal(const Status& status, const std::string& path) {
           status.ToString());
 }
 
-// The first elements; an array without bytes may have any number of them.
+// Reads the first elements only: an array without bytes may have any number of elements.
 void check_elements(const Dataset& dataset, const std::string& path) {
   constexpr int kMaxElements = 300;
   StatusOr<HostIterator> iterator = dataset.iterate();
@@ -78,7 +80,7 @@ void check_state(absl::string_view text) {
     return require(absl::IsInvalidArgument(state.status()), state.status().ToString());
   const StatusOr<IteratorState> again = IteratorState::parse(state->to_string());
   require(again.ok() && *again == *state, state->to_string());
-  // Whatever it says, a data set refuses it or goes on.
+  // A data set refuses any state or continues from it.
   for (const Dataset& dataset :
        {Dataset::range(10).repeat().batch(3),
         Dataset::range(10).filter([](const Element&) -> StatusOr<bool> { return true; }).take(5)}) {

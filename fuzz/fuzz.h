@@ -2,10 +2,12 @@
 //
 // Helpers of all fuzzers: how a target reads its bytes, and how it fails.
 //
-// Each target is one LLVMFuzzerTestOneInput. It is built in two ways (fuzz/BUILD). With
-// --config=asan it is with libFuzzer, ASan and UBSan: a bounded number of new inputs, from the
-// corpus. Otherwise with replay_main.cc and any compiler: the inputs of the corpus, once each, so
-// that a bug found once stays found.
+// Each target is one LLVMFuzzerTestOneInput. fuzz/BUILD builds it in two ways:
+//
+// - With --config=asan: libFuzzer, ASan and UBSan try a bounded number of new inputs, starting from
+//   the corpus.
+// - Otherwise: replay_main.cc, with any compiler, runs each input of the corpus once, so that a bug
+//   found once stays found.
 #ifndef TESSERA_FUZZ_FUZZ_H_
 #define TESSERA_FUZZ_FUZZ_H_
 
@@ -19,12 +21,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace tessera::fuzz {
 
-// Fails the target unless `holds`, so that libFuzzer keeps the input; `subject` says what it meant.
+// Fails the target unless `holds`, so that libFuzzer keeps the input. `subject` is printed.
 inline void require(bool holds, const std::string& subject) {
   TESSERA_CHECK(holds, subject.c_str());
 }
 
-// Reads small numbers from the front; an input that is used up goes on as zeros.
+// Reads small numbers from the front of the input. After its end all numbers are zero.
 class ByteReader {
  public:
   ByteReader(const uint8_t* data, size_t size) : data_(data), size_(size) {}

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any request for a plan: bytes become a mesh of at most 3 axes and 16 devices, two layouts with
-// sub-axes and partials, perhaps another mesh for the second, a shape, and perhaps a topology and a
-// memory cap. The plan is run by the oracle's simulated devices, which check each of its promises,
-// and compared with the dense value.
+// Any request for a plan. The bytes become:
+//
+// - a mesh of at most 3 axes and 16 devices, and sometimes another mesh for the second layout;
+// - two layouts with sub-axes and partials;
+// - a shape, and sometimes a topology and a memory cap.
+//
+// The oracle's simulated devices run the plan and check each of its promises. The result is
+// compared with the dense value.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -50,7 +54,7 @@ Mesh read_mesh(ByteReader& bytes) {
   return *Mesh::create(std::move(axes), std::move(ids));
 }
 
-// An axis, or a part of it where it divides.
+// An axis, or a part of it if the size divides.
 std::string read_axis(ByteReader& bytes, const MeshAxis& axis) {
   if (!bytes.coin()) return axis.name;
   const int64_t pre = 1 + bytes.below(4);
@@ -59,8 +63,8 @@ std::string read_axis(ByteReader& bytes, const MeshAxis& axis) {
   return absl::StrCat(axis.name, ":(", pre, ")", size);
 }
 
-// Each axis or part goes to a dim, to the reduction, or nowhere. Layout::create() judges whether
-// the parts fit together; where they do not, the tensor is replicated.
+// Assigns each axis or part to a dim, to the reduction, or to nothing. If Layout::create() refuses
+// the combination, the tensor is replicated.
 Layout read_layout(ByteReader& bytes, const Mesh& mesh, int rank) {
   std::vector<DimSharding> dims(rank);
   std::vector<std::string> partial;
@@ -87,7 +91,7 @@ void check_texts(const RelayoutPlan& plan, const RelayoutPlan& again) {
   require(text == again.to_string() && plan.explain() == again.explain(), text);
 }
 
-// Links that differ by up to 1000 times, so that plans of several batches win.
+// Links differ by up to 1000 times, so that plans of several batches win.
 PlanOptions read_options(ByteReader& bytes) {
   const auto cost = [&] {
     constexpr double kPowers[] = {1, 10, 100, 1000};
@@ -103,7 +107,7 @@ PlanOptions read_options(ByteReader& bytes) {
   return options;
 }
 
-// An alternative that keeps the cap and takes less time than the plan; empty: none.
+// An alternative within the cap that takes less time than the plan; empty if there is none.
 std::string faster_alternative(const RelayoutPlan& plan, int64_t cap) {
   for (const Alternative& alternative : plan.alternatives()) {
     // The times of equal steps, predicted in two ways, may differ in the last digits.
@@ -122,7 +126,7 @@ std::string faster_alternative(const RelayoutPlan& plan, int64_t cap) {
 void check_choice(const RelayoutPlan& plan, const PlanOptions& options) {
   const std::string text = plan.to_string();
   const int64_t cap = options.memory_cap_bytes.value_or(std::numeric_limits<int64_t>::max());
-  // A tensor that stays where it is may already be above the cap.
+  // A tensor that does not move may already be above the cap.
   require(plan.steps().empty() || plan.peak_bytes() <= cap,
           absl::StrCat(text, ": above the cap ", cap));
   require(plan.max_received_bytes() >= plan.lower_bound_bytes(), text);
@@ -131,7 +135,7 @@ void check_choice(const RelayoutPlan& plan, const PlanOptions& options) {
                                     [](const Alternative& way) { return way.chosen; });
   require(chosen == (plan.steps().empty() ? 0 : 1), absl::StrCat(text, ": ", chosen, " chosen"));
   if (faster_alternative(plan, cap).empty()) return;
-  // Sums that hosts may add first are chosen as if each device were a process.
+  // If hosts may add first, the planner chooses as if each device were a process.
   PlanOptions without_processes = options;
   without_processes.topology = options.topology.without_processes();
   const StatusOr<RelayoutPlan> compared =
@@ -140,7 +144,7 @@ void check_choice(const RelayoutPlan& plan, const PlanOptions& options) {
   require(faster_alternative(*compared, cap).empty(), faster_alternative(*compared, cap));
 }
 
-// The plan under any topology and cap: it means the same, and keeps its promises.
+// Checks the plan under any topology and cap: the same meaning, and all promises.
 void check_with_options(const Layout& from, const Layout& to, const Shape& shape,
                         const PlanOptions& options) {
   const StatusOr<RelayoutPlan> plan = plan_relayout(from, to, shape, DType::kFloat64, options);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs a fuzz target over the files of its corpus, without libFuzzer: any compiler can. Arguments
-// are folders and files; arguments that begin with "-" are libFuzzer's and are ignored.
+// Runs a fuzz target over the files of its corpus, without libFuzzer, so any compiler can build it.
+// Arguments are folders and files. Arguments that begin with "-" are libFuzzer's and are ignored.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

@@ -29,7 +29,7 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
-// A client of four devices, and what most rows need.
+// A client of four devices, and the values that most rows need.
 struct Bench {
   Client client;
   Mesh mesh;  // {x=4}

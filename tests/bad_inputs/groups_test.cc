@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The table of bad inputs, part 3: groups and collectives, in a job of one client. Each row is one
-// input, the code and the whole message that it must give. What only one member can see reaches all
-// members of the operation, and the group works afterwards.
+// input, the code and the whole message that it must give. An error that only one member can detect
+// reaches all members of the operation, and the group works afterwards.
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -455,7 +455,8 @@ TEST(MeshTest, ALiveSliceHoldsTensors) {
   }
 }
 
-// The deadline of the client is that of every collective: a member that never comes is named.
+// The client's timeout is the deadline of every collective: the error names a member that does not
+// arrive.
 TEST(ClientTest, CollectiveTimeoutIsADeadlineOnCpus) {
   TESSERA_ASSERT_OK_AND_ASSIGN(
       Client client,

@@ -28,7 +28,7 @@ constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t k61 = int64_t{1} << 61;
 
-// A client of four devices, and what most rows need.
+// A client of four devices, and the values that most rows need.
 struct Bench {
   Client client;
   Mesh mesh;               // {x=4}

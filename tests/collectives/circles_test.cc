@@ -28,7 +28,7 @@
 namespace tessera::testing {
 namespace {
 
-// Far beyond what is needed: the circle is found at once.
+// Far longer than needed: the circle is found immediately.
 constexpr absl::Duration kLimit = absl::Seconds(60);
 
 struct Row {

@@ -28,7 +28,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, FactsTest,
                          ::testing::Values(Setting::kThreads, Setting::kProcesses));
 
 // deadline_then_verdict: client 0 waits with a deadline and client 1 without one; client 2 does not
-// come. The deadline of client 0 decides for both, with one text.
+// arrive. The deadline of client 0 decides for both, with one text.
 TEST_P(FactsTest, DeadlineThenVerdict) {
   Gate told;
   Verdicts verdicts;

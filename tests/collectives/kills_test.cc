@@ -55,7 +55,7 @@ int64_t now_ns() {
   return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
 }
 
-// The kernel kills this process at that time, wherever it is then.
+// The kernel kills this process at that time, whatever it is doing.
 void kill_at(int64_t time_ns) {
   sigevent event = {};
   event.sigev_notify = SIGEV_SIGNAL;
@@ -118,7 +118,7 @@ Status kill_stage(Client& client, const std::vector<int>& alive, int victim, uin
   RandomProgram program;
   program.seed = seed;
   program.num_ops = 40;
-  program.most_under_way = 24;  // beyond what the records of a group hold
+  program.most_under_way = 24;  // more than the records of a group hold
   program.largest_size = scramble(seed) % 3 == 0 ? 100'000 : 4000;
   // No client is killed before all have met.
   TESSERA_ASSIGN_OR_RETURN(const Group group, client.group(alive));

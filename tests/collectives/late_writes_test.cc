@@ -50,8 +50,8 @@ using absl::StatusCode;
 
 constexpr int64_t kSize = 48 << 10;  // floats, of which client 1 writes a third
 
-// Makes the arenas of other clients read-only to this one. The first write ends that: it opens a
-// gate, and goes on when another one opens.
+// Makes the arenas of other clients read-only to this one. The first write makes them writable: it
+// opens a gate, and continues when another gate opens.
 class HeldUpWrites {
  public:
   static Status arm(const Client& client, Gate& reached, Gate& resume) {
@@ -136,8 +136,8 @@ StatusOr<DTensor> own_tensor(const Client& client, float value, absl::Span<float
   return tensor;
 }
 
-// Starts the sum of ones over all clients. Late writes are of 3, or of 9 where the input of client
-// 0 is what it writes anew.
+// Starts the sum of ones over all clients. Late writes are of 3, or of 9 where they write to the
+// input of client 0.
 StatusOr<Output> start_sum(Client& client, Place place, const std::vector<float>& ones) {
   Output output;
   if (place == Place::kTensor || place == Place::kSharedReplica) {

@@ -34,7 +34,7 @@ inline constexpr JobForm kForms[] = {
     {"EightProcessesOfOne", Setting::kProcesses, 8, 1},
 };
 
-// Long forms take as long as they take; a hang ends them all the same.
+// Long forms have no limit that depends on their length; a hang ends them all the same.
 inline Status run_form(const JobForm& form, int64_t num_ops, const ClientBody& body) {
   return run_clients({.setting = form.setting,
                       .num_clients = form.num_clients,

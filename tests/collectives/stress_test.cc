@@ -8,8 +8,8 @@
 //                           [--calls=N] [--kills=N]
 //                           [--slowest_call_ms=X] [--slowest_loss_ms=X]
 //
-// Without flags each proof is short, as CI runs it; tools/soak runs the long forms. What waits for
-// a time of the clock (the two --slowest flags) is in long forms alone.
+// Without flags each proof is short, as CI runs it; tools/soak runs the long forms. Only the long
+// forms compare times of the clock (the two --slowest flags).
 #include "tests/collectives/stress.h"
 
 #include <malloc.h>
@@ -130,8 +130,8 @@ TEST_P(GrowthTest, NothingGrows) {
       TESSERA_REQUIRE(live_bytes == 0, live_bytes, " bytes of the arenas are still in use");
       return absl::OkStatus();
     };
-    // The first operations make groups, arenas and threads for messages. The same operations again
-    // need nothing more.
+    // The first operations make groups, arenas and threads for messages. Repeating them needs no
+    // new ones.
     const int64_t part = std::max<int64_t>(kSanitized ? 1000 : 4000, arguments.growth_ops / 10);
     TESSERA_RETURN_IF_ERROR(run_ops(part));
     const Holdings before = current_holdings();
@@ -150,7 +150,7 @@ TEST_P(GrowthTest, NothingGrows) {
 
 // ---- Ever new meshes and shapes. Issue 15, R17.
 
-// The most of what a client holds in each half of a long run.
+// The most resources that a client holds in each half of a long run.
 class Halves {
  public:
   explicit Halves(int64_t count) : count_(count) {}
@@ -172,7 +172,7 @@ class Halves {
                   << most.num_cached << " programs and plans" << std::endl;
       }
     }
-    // Half of a control region, and what was made since that was looked at.
+    // Half of a control region, and the groups made since the last look.
     TESSERA_REQUIRE(second_.group_bytes < (uint64_t{129} << 20), second_.group_bytes);
     TESSERA_REQUIRE(second_.num_cached < 5000, second_.num_cached);
     if (kSanitized) return absl::OkStatus();
@@ -227,7 +227,7 @@ TEST_P(NewMeshesTest, NothingGrows) {
       TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 4}}, four_of(n, i)));
       TESSERA_ASSIGN_OR_RETURN(const Layout rows, Layout::parse(mesh, "[x, -]"));
       TESSERA_ASSIGN_OR_RETURN(const Layout columns, Layout::parse(mesh, "[-, x]"));
-      // Beyond what a caller does by itself.
+      // Larger than the relayouts that a caller runs by itself.
       const DTensor moved = relayout(full<float>({4, 4096}, 1, rows), columns);
       TESSERA_RETURN_IF_ERROR(moved.await());
       TESSERA_RETURN_IF_ERROR(mesh.barrier("made", absl::Seconds(60)));
@@ -269,7 +269,7 @@ constexpr JobForm kManyMembers[] = {
 
 class ManyMembersTest : public ::testing::TestWithParam<JobForm> {
  protected:
-  // Children inherit what this thread may run on.
+  // Children inherit the cores that this thread may use.
   void SetUp() override {
     sched_getaffinity(0, sizeof before_, &before_);
     cpu_set_t two;
@@ -412,8 +412,9 @@ TEST(OverlapTest, CollectivesOfADeviceProceedWhileOthersOfItsClientCompute) {
       IsOk());
 }
 
-// The other side joins only when it learns what the caller computed after its call had returned;
-// then the caller goes on computing and never waits, and the collective ends beside it.
+// The other side joins only when it learns the result that the caller computed after its call had
+// returned; then the caller continues to compute and never waits, and the collective ends at the
+// same time.
 TEST(OverlapTest, ACollectiveProceedsWhileItsCallerComputes) {
   for (const Setting setting : {Setting::kThreads, Setting::kProcesses}) {
     Gate computed;

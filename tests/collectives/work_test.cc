@@ -30,9 +30,9 @@ constexpr absl::Duration kLimit = absl::Seconds(60);
 
 // ---- Polling.
 
-// Four clients on one core that do nothing but poll: a thread that polled without giving way would
-// poll for its whole time slice each time that another thread yields to it. What an operation takes
-// then is counted in polls, whatever else the machine does.
+// Four clients on one core that do nothing but poll. A thread that polled without yielding would
+// poll for its whole time slice each time that another thread yields to it. The cost of an
+// operation is counted in polls, so other load on the machine does not matter.
 TEST(PollingTest, ClientsThatPollMakeProgress) {
   constexpr int kOps = 200;
   constexpr int64_t kPollsPerOp = 20'000;

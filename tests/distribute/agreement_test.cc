@@ -46,7 +46,7 @@ using distribute::Strategy;
 constexpr int kMostNumbers = 64;
 using Numbers = std::vector<float>;
 
-// A job, and the strategy that its clients make.
+// A job, and the strategy of its clients.
 struct Form {
   const char* name;
   int num_clients;

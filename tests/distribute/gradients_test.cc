@@ -169,7 +169,8 @@ TEST_P(DistributeGradientsTest, GradientsOfOtherReductions) {
               return strategy.run([op](ReplicaContext& replica) {
                 Tape tape;
                 const float r = static_cast<float>(replica.replica_id_in_sync_group());
-                // The largest first element is that of replica 2, the second is shared by 1 and 2.
+                // Replica 2 has the largest first element; replicas 1 and 2 share the largest
+                // second element.
                 const DTensor x = tape.watch(from_host<float>(
                     {1 + r, std::min(r + 1, 2.0F)}, {2}, Layout::replicated(replica.mesh(), 1)));
                 return tape.gradient(ops::sum(replica.all_reduce(op, x)), {x})[0];

@@ -368,7 +368,7 @@ TEST(DistributeInputFaultsTest, ReplicasOfSeveralClients) {
                                      [&](const InputContext&) { return batches; }, {})
                                  .status(),
                              kBad, {"distribute_datasets_from_function: ", text}));
-            // A read that fails, or another call, on one of the clients of a replica.
+            // A read that fails, or another call, on a client of the replica.
             const int id = client.client_id();
             const auto fail = [id](input::Element element) -> StatusOr<input::Element> {
               if (id == 1) return absl::DataLossError("disk");
@@ -409,7 +409,8 @@ TEST(DistributeInputFaultsTest, AMeshOfSomeClients) {
       IsOk());
 }
 
-// The calls are those of a client, not of a replica; and what was moved from says so.
+// The calls belong to a client, not to a replica; and an object that was moved from returns an
+// error.
 TEST(DistributeInputFaultsTest, InReplicaFunctionsAndMovedFrom) {
   const auto body = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Strategy strategy, distribute::mirrored_strategy(client));
@@ -489,7 +490,7 @@ TEST(DistributeInputFaultsTest, PrefetchStops) {
       }
       return absl::OkStatus();
     };
-    TESSERA_RETURN_IF_ERROR(half_way());  // makes what the client keeps
+    TESSERA_RETURN_IF_ERROR(half_way());  // fills the caches of the client
     TESSERA_RETURN_IF_ERROR(client.sync_devices());
     const size_t threads = entries_of("/proc/self/task").size();
     const Holdings before = current_holdings();

@@ -300,7 +300,8 @@ TEST(DistributeInputFunctionsTest, Contexts) {
       });
 }
 
-// Shapes may differ from replica to replica, and replicas without elements have one of them.
+// Shapes may differ from replica to replica, and replicas without elements have the shape of a
+// replica that has some.
 TEST(DistributeInputFunctionsTest, ShapesOfReplicasMayDiffer) {
   const auto body = [](const Client&, const Strategy& strategy) -> Status {
     const auto lines_of = [](const InputContext& context) {

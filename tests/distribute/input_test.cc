@@ -236,7 +236,7 @@ TEST(DistributeInputTest, ElementsOfManyTensors) {
   });
 }
 
-// layouts: a replica of four devices, each of which holds what the replica has.
+// layouts: a replica of four devices, each of which holds the replica's elements.
 TEST(DistributeInputTest, LayoutsOfReplicasWithSeveralDevices) {
   const auto body = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{batch=2, h=2, w=2}"));
@@ -257,7 +257,7 @@ TEST(DistributeInputTest, LayoutsOfReplicasWithSeveralDevices) {
   EXPECT_THAT(run_clients({.num_clients = 2, .devices_per_client = 4}, body), IsOk());
 }
 
-// Iterators and resume; the states of every step are those of expect_steps().
+// Iterators and resume; expect_steps() checks the states of every step.
 
 // end_is_sticky, two_iterators, resume_after_1, resume_after_2, resume_text, resume_other_dataset,
 // resume_with_prefetch

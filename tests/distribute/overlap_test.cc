@@ -98,7 +98,7 @@ std::vector<PerReplica> train(const Strategy& strategy, const GradientsOf& gradi
   });
 }
 
-// Every local value of one is that of the other, bit for bit.
+// Every local value of `a` equals the value of `b`, bit for bit.
 Status expect_same(const std::vector<PerReplica>& a, const std::vector<PerReplica>& b) {
   TESSERA_REQUIRE(a.size() == b.size(), a.size());
   for (size_t i = 0; i < a.size(); ++i) {
@@ -127,7 +127,7 @@ TEST_P(DistributeOverlapTest, GradientIsTheReducedOne) {
                                            absl::Span<const DTensor> w) {
                             return replica.all_reduce(op, tape.gradient(loss, w));
                           });
-                      // Packs of 64 KiB hold all of it, those of 1 byte one tensor.
+                      // Packs of 64 KiB hold all tensors, packs of 1 byte one tensor.
                       for (const int64_t bytes_per_pack : {0, 1}) {
                         for (const bool reduces_beside : {false, true}) {
                           TESSERA_ASSIGN_OR_RETURN(const Strategy strategy,
@@ -166,7 +166,7 @@ TEST_P(DistributeOverlapTest, GradientsThatDisagree) {
             TESSERA_RETURN_IF_ERROR(expect_error(
                 order, StatusCode::kInvalidArgument,
                 {"replica 0", "gradient(sum), finished 1, 0", "replica 1", "finished 0, 1"}));
-            // An error of one replica is that of all.
+            // An error of one replica is the error of all.
             const Status no_scalar = strategy.run([](ReplicaContext& replica) -> Status {
               Tape tape;
               const DTensor x = tape.watch(fractions(replica, {2, 2}));
@@ -184,7 +184,7 @@ TEST_P(DistributeOverlapTest, GradientsThatDisagree) {
       IsOk());
 }
 
-// The devices of the replicas are in a kernel that waits for what the reduction gives.
+// The devices of the replicas run a kernel that waits for the result of the reduction.
 TEST_P(DistributeOverlapTest, ReducesWhileTheDevicesOfTheReplicasAreBusy) {
   Gate reduced;
   EXPECT_THAT(

@@ -48,7 +48,7 @@ class DistributeRunErrorsTest : public ::testing::TestWithParam<ReplicaForm> {
 INSTANTIATE_TEST_SUITE_P(Forms, DistributeRunErrorsTest, ::testing::ValuesIn(kReplicaForms),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// A refusal, after which a run is right.
+// A call that is refused; after it a run succeeds.
 Status expect_refused(const Strategy& strategy, const Status& status, StatusCode code,
                       const std::vector<std::string>& texts) {
   TESSERA_RETURN_IF_ERROR(expect_error(status, code, texts));
@@ -408,7 +408,7 @@ TEST(DistributeTimeoutTest, ReplicasThatDoNotCome) {
                 });
               }),
               IsOk());
-  // The options of a run are those of its calls.
+  // The options of a run apply to its calls.
   EXPECT_THAT(expect_timeout([](const Strategy& strategy) {
                 return strategy.run_with(
                     {.communication = {.timeout = kTimeout}}, [](ReplicaContext& replica) {

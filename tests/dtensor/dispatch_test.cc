@@ -29,8 +29,8 @@
 namespace tessera::testing {
 namespace {
 
-// The average number of allocations of a call, in all threads of the client. The fewest of several
-// rounds: now and then the threads that keep the client in the job allocate too.
+// The average number of allocations of a call, in all threads of the client: the lowest of several
+// rounds, because the threads that keep the client in the job sometimes allocate too.
 StatusOr<double> allocations_of(const std::function<Status()>& call) {
   constexpr int kRounds = 10;
   constexpr int kCalls = 50;
@@ -38,7 +38,7 @@ StatusOr<double> allocations_of(const std::function<Status()>& call) {
   for (int round = 0; round <= kRounds; ++round) {
     const int64_t before = num_allocations();
     for (int i = 0; i < kCalls; ++i) TESSERA_RETURN_IF_ERROR(call());
-    if (round == 0) continue;  // makes what is cached
+    if (round == 0) continue;  // fills the caches
     fewest = std::min(fewest, static_cast<double>(num_allocations() - before) / kCalls);
   }
   return fewest;

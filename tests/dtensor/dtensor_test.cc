@@ -28,7 +28,7 @@ namespace {
 
 using absl::StatusCode;
 
-// to_host on the clients of the mesh; the others have nothing to say.
+// to_host on the clients of the mesh; the others pass.
 template <class T>
 Status expect_host(const DTensor& tensor, const std::vector<T>& elements) {
   if (tensor.num_local_shards() == 0) return tensor.status();

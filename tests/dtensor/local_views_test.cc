@@ -191,7 +191,7 @@ TEST(LocalViewsTest, ViewsThatDoNotExistTakeMemoryOnce) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-// The error of the view is told, and not what the function returns because of it.
+// The result is the error of the view, and not the value that the function returns because of it.
 TEST(LocalViewsTest, TheErrorOfTheViewComesFirst) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const Bench bench, Bench::create());
   EXPECT_THAT(bench.run(DType::kFloat64,

@@ -47,7 +47,7 @@ TEST(TesseraHeaderTest, ItsMapNamesWhatItIncludes) {
   EXPECT_EQ(headers.named, headers.included);
 }
 
-// Options of tests, and doors to what is behind the types of the API.
+// Options of tests, and access to the implementation behind the types of the API.
 template <class Options>
 concept HasTestHooks = requires(Options options) {
   options.faults;

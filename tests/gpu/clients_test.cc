@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Clients of one GPU each, as on a machine with one GPU that all share: every collective, and
-// clients that do not come, stand still, and die.
+// clients that do not arrive, are stopped, and die.
 //
 // Each body runs on the fakes, with clients as threads; and, with $TESSERA_TEST_GPU, on a GPU of
-// the machine with CUDA and NCCL, with clients as processes. What a fake cannot do as a process
-// does is in Ends.
+// the machine with CUDA and NCCL, with clients as processes. Ends has the cases that need processes
+// and that a fake cannot imitate.
 #include "tests/support/clients.h"
 
 #include <signal.h>
@@ -62,8 +62,8 @@ namespace {
 using absl::StatusCode;
 using conformance::Case;
 
-// The contract of nccl::Api on one GPU: each rank a process, as TESSERA_SHARE_GPUS has it. First of
-// all, for without it nothing below can hold. On the fake: //collectives/nccl:contract_test.
+// The contract of nccl::Api on one GPU: each rank a process, as TESSERA_SHARE_GPUS has it. Runs
+// first, because the other tests need it. On the fake: //collectives/nccl:contract_test.
 class NcclOnSharedGpuTest : public ::testing::TestWithParam<nccl::ContractCase> {};
 
 Status run_rank_as_process(const nccl::ContractCase& c, nccl::Meeting& meeting, int rank) {

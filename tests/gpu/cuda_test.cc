@@ -206,7 +206,7 @@ TEST(CudaClientTest, ReplicasAreFilledByOneCall) {
               IsOk());
 }
 
-// The barrier comes back only when the GPUs have done what came before.
+// The barrier returns only when the GPUs have done all earlier work.
 TEST(CudaClientTest, BarriersAreBehindTheWorkOfTheGpu) {
   const auto api = FakeCuda::create();
   EXPECT_THAT(run(api, 2,
@@ -288,7 +288,7 @@ TEST(CudaClientTest, TooLittleMemoryIsTheTensorsError) {
               IsOk());
 }
 
-// A fault of the GPU is the error of what was under way, and of all that comes.
+// A fault of the GPU is the error of the work under way, and of all later work.
 TEST(CudaClientTest, ABrokenGpuIsEveryonesError) {
   const auto api = FakeCuda::create();
   EXPECT_THAT(run(api, 2,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine of GPUs beside that of the host: every function of Engine in every dtype gives the
-// same, integers bit for bit. On the fake of CUDA and, with $TESSERA_TEST_GPU, on a GPU of the
-// machine with cuBLASLt.
+// Compares the engine of GPUs with the engine of the host: every function of Engine in every dtype
+// gives equal results, integers bit for bit. On the fake of CUDA and, with $TESSERA_TEST_GPU, on a
+// GPU of the machine with cuBLASLt.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -323,7 +323,7 @@ TEST_P(EnginesTest, MapsOfEveryWalk) {
       const Bytes element = numbers_.of(dtype, 1);
       const auto a = [&](Inputs in) { return Strided{in[0] + c.a_begin * dtype_size(dtype), c.a}; };
       const auto check_both = [&](const char* what, DType gives, const Call& call) {
-        // What is before the result stays.
+        // The bytes before the result stay.
         const Call all = [&](Engine& engine, Inputs in, std::byte* out) -> Status {
           constexpr std::byte kZero[8] = {};
           TESSERA_RETURN_IF_ERROR(engine.fill(gives, kZero, out, count + c.out_begin));
@@ -738,7 +738,8 @@ TEST_P(EnginesTest, Indices) {
       {numbers_.of(DType::kFloat32, 12)}, DType::kFloat32, 20);
 }
 
-// An index that is out of range fails the result, and what is computed from it, and nothing else.
+// An index that is out of range fails the result, and tensors that are computed from it, and
+// nothing else.
 TEST_P(EnginesTest, AnIndexOutOfRangeFailsWhatDependsOnIt) {
   std::vector<int64_t> indices(30, 1);
   indices[7] = 20;

@@ -62,8 +62,8 @@ TEST_P(NcclBackendTest, SaysWhoAdds) {
     for (const char* layout : {"[-]", "[x]"}) {
       TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> result,
                                relayout(sum, Layout::parse(mesh, layout)).to_host<float>());
-      // Ours begin with the first member. A ring begins after the owner of a chunk, which is a
-      // quarter: each element is one of these sums, and they differ by 1.5.
+      // Our order begins with the first member. A ring begins after the owner of a chunk, which is
+      // a quarter: each element is such a sum, and these differ by 1.5.
       for (size_t i = 0; i < result.data.size(); ++i) {
         const int first = GetParam().nccl_adds ? static_cast<int>(i / 2 + 1) % 4 : 0;
         TESSERA_REQUIRE(result.data[i] == sum_from(first), layout, ": element ", i, " is ",

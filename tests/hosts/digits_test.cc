@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The digits example over several hosts, as a user starts it: a tessera_run on each. The losses are
-// those of as many clients on one host, bit by bit: with one term of a sum from each host, sums by
-// host have the order of those on one host.
+// The digits example over several hosts, as a user starts it: a tessera_run on each. The losses
+// equal the losses of as many clients on one host, bit by bit: with one term of a sum from each
+// host, sums by host have the order of sums on one host.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -31,7 +31,7 @@ std::string temporary(const std::string& name) {
   return absl::StrCat(std::getenv("TEST_TMPDIR"), "/", name);
 }
 
-// Where the file really is: in a host the working directory is another.
+// The real path of the file: in a host the working directory is another.
 std::string real_path(const std::string& path) { return std::filesystem::canonical(path).string(); }
 
 // The losses of five epochs on so many hosts with so many clients each, as text.

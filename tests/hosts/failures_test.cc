@@ -37,7 +37,7 @@ namespace {
 using absl::StatusCode;
 using ::testing::Each;
 
-// Far beyond the deadline of every test: what ends by it ends as a failure of the test.
+// Far longer than the deadline of every test: a job that reaches it fails the test.
 constexpr absl::Duration kNever = absl::Hours(1);
 
 constexpr char kCoordinator[] = "10.77.0.254:4000";
@@ -244,7 +244,7 @@ class PartitionTest : public ::testing::Test {
   }
 };
 
-// The heartbeats are too slow for what follows.
+// The heartbeats are too slow to detect the loss.
 TEST_F(PartitionTest, EndsAtTheDeadline) {
   run(absl::Seconds(20), absl::Seconds(5), [](const Status& status) -> Status {
     const bool names_late = absl::StrContains(status.message(), "; missing client ");

@@ -234,7 +234,7 @@ class Program {
       case Call::kMesh: {
         MeshOptions options;
         if (trial_.deadline != absl::InfiniteDuration()) options.timeout = trial_.deadline;
-        // Another mesh in each call. The same one again is a retry, which a client that comes late
+        // Uses another mesh in each call. An equal mesh again would be a retry, which a late client
         // joins (job/coordinator/check_ins.h).
         const std::string axis = absl::StrCat(otherwise ? "v" : "z", i);
         return create_mesh(client, {{axis, kClients}}, {0, 1, 2, 3}, options).status();

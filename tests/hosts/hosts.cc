@@ -112,7 +112,7 @@ bool is_own(const std::string& path, absl::string_view kind) {
          its.st_ino == own.st_ino;
 }
 
-// The namespaces of a process that are not those of this one.
+// The namespaces of a process that differ from the namespaces of this one.
 StatusOr<std::vector<FileDescriptor>> open_namespaces(absl::string_view pid,
                                                       const std::vector<std::string>& kinds) {
   std::vector<FileDescriptor> result;
@@ -163,7 +163,7 @@ Hosts::~Hosts() {
 Status Hosts::read_places() {
   for (const absl::string_view place : absl::StrSplit(text_, ' ')) {
     const std::string pid(place.substr(0, place.find(':')));
-    // The last of them changes what the process may do to the others.
+    // Entering the last one changes the permissions of this process for the others.
     if (login_.empty()) {
       TESSERA_ASSIGN_OR_RETURN(user_, open_namespaces(pid, {"user"}));
       TESSERA_ASSIGN_OR_RETURN(login_, open_namespaces(pid, {"user", "net"}));

@@ -10,10 +10,10 @@
 //   }
 //
 // Properties of these hosts:
-//   1. processes of two hosts have no memory in common, except what the test maps before it forks
+//   1. processes of two hosts share no memory, except memory that the test maps before it forks
 //      them (Shared, Gate, Verdicts): /dev/shm, /tmp, System V IPC, process ids and abstract
-//      sockets are the host's own;
-//   2. all that passes between two hosts is counted at eth0 (sent_bytes());
+//      sockets belong to each host;
+//   2. all bytes that pass between two hosts are counted at eth0 (sent_bytes());
 //   3. when the process that made them ends, killed or not, the kernel removes them with all that
 //      runs in them.
 //
@@ -41,8 +41,8 @@ namespace tessera::testing {
 
 class Hosts {
  public:
-  // Host k has the address 10.77.0.(k+1) and the name host-a, host-b, ...; `rate` limits what each
-  // of them sends ("1gbit"). FailedPrecondition, with the reason, where there can be none.
+  // Host k has the address 10.77.0.(k+1) and the name host-a, host-b, ...; `rate` limits the
+  // sending of each ("1gbit"). FailedPrecondition, with the reason, where hosts cannot be made.
   static StatusOr<Hosts> make(int num_hosts, const std::string& rate = "");
   Hosts(Hosts&& other) = default;
   ~Hosts();
@@ -54,20 +54,20 @@ class Hosts {
   // Moves it to the network of the hosts (10.77.0.254), and nothing else.
   Status enter_login() const { return move_to(login_); }
 
-  // Pulls or plugs a host's cable, from a process outside of all hosts. Both ends see that it is
-  // out.
+  // Pulls or plugs a host's cable, from a process outside of all hosts. Both ends see the change.
   Status set_link(int host, bool is_up) const {
     return in_host(host, {"--link", is_up ? "up" : "down"});
   }
-  // A switch that fails, or is repaired: nothing passes, and no end sees it.
+  // Breaks or repairs the switch: if it is broken nothing passes, and no end sees it.
   Status set_switch(int host, bool passes) const {
     return in_host(host, {passes ? "--join" : "--cut"});
   }
-  // All hosts reach login, and none reaches another.
+  // Cuts all hosts off from each other; all of them still reach login.
   Status set_apart(bool are_apart) const;
-  // The power goes: its processes end without a word to their peers.
+  // Cuts the power: the processes of the host end without a message to their peers.
   Status kill(int host) const { return in_host(host, {"--kill"}); }
-  // Ends well if the command does, there. In /, with the environment of the test.
+  // Returns OK if the command succeeds in that host. It runs in /, with the environment of the
+  // test.
   Status in_host(int host, const std::vector<std::string>& command) const;
 
   // The processes that hold login and hosts, and the process that made them.

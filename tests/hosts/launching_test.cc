@@ -69,7 +69,7 @@ class LaunchingOnHostsTest : public ::testing::Test {
 };
 
 // Client 3 is killed. The launcher of its host names it as the cause, and the clients of the other
-// host as what they lost.
+// host as clients that lost it.
 TEST_F(LaunchingOnHostsTest, BothNodesNameTheClientThatIsLost) {
   run("node() {\n"
       "  in_host $1 $RUN --clients 2 --nodes 2 --node-id $1 --coordinator host-a:4000 \\\n"
@@ -129,7 +129,7 @@ TEST_F(LaunchingOnHostsTest, CheckFindsHostsThatDoNotReachEachOther) {
   }
 }
 
-// mpi_client.cc says what the ranks do.
+// mpi_client.cc describes the ranks.
 TEST_F(LaunchingOnHostsTest, MpiProgramsMeetByTheirMpi) {
   run("[ -n \"$MPI_CLIENT\" ] && command -v mpirun >/dev/null ||\n"
       "  { echo 'Open MPI is not installed' >&2; exit 77; }\n"

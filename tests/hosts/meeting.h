@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Meeting: all clients of a test wait for each other, threads or forked processes, by memory of the
-// test: nothing passes over a network, as it may in a barrier of the product.
+// Meeting: all clients of a test wait for each other, threads or forked processes, through memory
+// of the test: nothing passes over a network, unlike in a barrier of the product.
 //
 //   Meeting meeting(4);                                     made before run_clients
 //   TESSERA_RETURN_IF_ERROR(meeting.wait(client.client_id()));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs over 2, 3 and 4 hosts that have no memory in common: the values of operations, how many
-// bytes each host sent for them, as its eth0 counted, and what was found of the network.
+// Jobs over 2, 3 and 4 hosts that share no memory: the values of operations, the bytes that each
+// host sent for them, as its eth0 counted, and the measured network.
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -178,7 +178,7 @@ const Traffic kTraffic[] = {
     {relayout_to_columns, "relayout_to_columns",
      [](const HostPlace& h) { return own_parts(h) * (1 - own_parts(h)); },
      [](const HostPlace& h) { return own_parts(h) * (1 - own_parts(h)); }},
-    // Relayouts are planned by host, and where they are not each member fetches what it needs.
+    // Relayouts are planned by host; where they cannot be, each member fetches its own elements.
     {relayout_to_replicas, "relayout_to_replicas", own_parts,
      [](const HostPlace& h) { return h.is_even ? own_parts_to_hosts(h) : own_parts_to_members(h); }},
     {relayout_of_sums, "relayout_of_sums", [](const HostPlace&) { return 1.0; },
@@ -187,9 +187,9 @@ const Traffic kTraffic[] = {
 };
 // clang-format on
 
-// Headers, and acknowledgements of what came in; letters of the group, heartbeats, and what TCP
-// sends again where the machine is so loaded that no acknowledgement comes in time. A byte that
-// crosses twice would be ten times as much.
+// Headers, and acknowledgements of received bytes; letters of the group, heartbeats, and bytes that
+// TCP sends again where the machine is so loaded that no acknowledgement arrives in time. A
+// tensor's byte that crosses twice would add ten times as much.
 constexpr double kOverhead = 0.05;
 constexpr double kLetters = 0.05;
 

@@ -76,7 +76,7 @@ StatusOr<Layout> replicas_of(const Client& client) {
   return rows_of(client, absl::StrCat("{replica=", client.devices().size(), "}"));
 }
 
-// The elements of a local shard, without a type.
+// The elements of a local shard, independent of their type.
 template <class T>
 StatusOr<std::pair<Box, std::string>> bytes_of_shard(const DTensor& tensor, int shard) {
   TESSERA_ASSIGN_OR_RETURN(const ShardView<T> view, tensor.shard<T>(shard));
@@ -97,7 +97,7 @@ std::string box_bytes(const HostArray& array, const Box& box) {
   return bytes;
 }
 
-// The tensors of a step against the batch of the oracle.
+// Compares the tensors of a step with the batch of the oracle.
 Status expect_batch(const Batch& batch, const input::Element& expected) {
   TESSERA_REQUIRE(batch.tensors.size() == expected.size());
   TESSERA_REQUIRE(batch.size == expected[0].shape[0], batch.size);
@@ -115,7 +115,8 @@ Status expect_batch(const Batch& batch, const input::Element& expected) {
   return absl::OkStatus();
 }
 
-// All steps from `from` on, or `limit` of them, against the oracle; states agree before each.
+// Compares all steps from `from` on, or `limit` steps, with the oracle. States agree before each
+// step.
 Status expect_steps(const Client& client, const Dataset& dataset, std::vector<Layout> layouts,
                     const LoadOptions& options = {}, const IteratorState& from = {},
                     int limit = 100) {
@@ -139,7 +140,7 @@ Status expect_steps(const Client& client, const Dataset& dataset, std::vector<La
   return absl::OkStatus();
 }
 
-// Splits and clients by their facts.
+// Facts about splits and clients.
 
 Status expect_split(const Client& client, const SplitCase& row, bool maps) {
   TESSERA_ASSIGN_OR_RETURN(const Layout layout, replicas_of(client));
@@ -167,7 +168,8 @@ Status expect_split(const Client& client, const SplitCase& row, bool maps) {
   return absl::OkStatus();
 }
 
-// Each row on one client of all replicas and on a client for each, with and without rounds.
+// Each row in two jobs: one client with all replicas, and one client per replica; with and without
+// rounds.
 TEST(InputSplitTest, ByReplica) {
   for (const int num_replicas : {2, 3, 4}) {
     const auto body = [&](Client& client) -> Status {
@@ -206,7 +208,8 @@ TEST(InputSplitTest, Clients2x2Range7) {
   EXPECT_THAT(run_clients({.num_clients = 2, .devices_per_client = 2}, body), IsOk());
 }
 
-// Every element once per epoch, for all sizes 0 to 40 in batches of 1 to 9 on 1 to 8 replicas.
+// Every element appears once per epoch, for all sizes 0 to 40 in batches of 1 to 9 on 1 to 8
+// replicas.
 TEST(InputSplitTest, AllSizesBatchesAndReplicas) {
   for (int num_replicas = 1; num_replicas <= 8; ++num_replicas) {
     const auto body = [&](Client& client) -> Status {
@@ -222,7 +225,7 @@ TEST(InputSplitTest, AllSizesBatchesAndReplicas) {
     EXPECT_THAT(run_clients({.devices_per_client = num_replicas}, body), IsOk()) << num_replicas;
   }
 }
-// As above for every third size, with a client for each two replicas, and rounds.
+// The same property for every third size, with one client per two replicas, and rounds.
 TEST(InputSplitTest, AllSizesAndBatchesOfClients) {
   const auto body = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Layout layout, replicas_of(client));
@@ -244,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, InputTest, ::testing::ValuesIn(kJobForms), job_f
 INSTANTIATE_TEST_SUITE_P(Hosts, InputTest, ::testing::Values(kTwoHosts), job_form_name);
 INSTANTIATE_TEST_SUITE_P(Cuda, InputTest, ::testing::ValuesIn(cuda_forms()), job_form_name);
 
-// Data sets of every kind, with what is read ahead.
+// Data sets of every kind.
 std::vector<Dataset> some_datasets() {
   const Dataset range = Dataset::range(21);
   return {
@@ -271,7 +274,7 @@ TEST_P(InputTest, ShuffleSplitAndFilterHaveOneOrder) {
               IsOk());
 }
 
-// State after each step; on this number of clients from each of them.
+// Saves the state after each step, and resumes from each on this number of clients.
 TEST_P(InputTest, ResumeEverywhere) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Layout layout, replicas_of(client));
@@ -345,7 +348,7 @@ TEST_P(InputTest, SeveralTensorsUnderAnyLayouts) {
       IsOk());
 }
 
-// Counts what is read. One counter in each process.
+// Counts its reads. One counter in each process.
 class CountingSource : public Source {
  public:
   CountingSource(int64_t size, Shape shape) : size_(size), shape_(std::move(shape)) {}
@@ -380,7 +383,7 @@ TEST_P(InputTest, OnlyOwnExamples) {
                 for (const Device& device : client.local_devices()) {
                   own += 10 * layout.box({100}, device.id).sizes[0];
                 }
-                // Clients of two devices and more have equal parts.
+                // Clients with two or more devices have equal parts.
                 TESSERA_REQUIRE(own == 1000 / client.num_clients() || client.num_clients() == 8);
                 TESSERA_REQUIRE(source->num_read == own, source->num_read.load());
                 return absl::OkStatus();
@@ -388,7 +391,7 @@ TEST_P(InputTest, OnlyOwnExamples) {
               IsOk());
 }
 
-// Layouts: images under `[batch, h, w, -]`. Each client reads the 4 images of its boxes.
+// Images under `[batch, h, w, -]`: each client reads the 4 images of its boxes.
 TEST_P(InputTest, Layouts) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{batch=2, h=2, w=2}"));
@@ -415,7 +418,7 @@ TEST_P(InputTest, Layouts) {
 
 // Errors.
 
-// A failure on one client is the same error on all; afterwards the job goes on.
+// A failure on one client is the same error on all clients. Afterwards the job continues.
 Status expect_step_fails(const Client& client, const Dataset& dataset, const Layout& layout,
                          int64_t step, StatusCode code, const std::vector<std::string>& texts) {
   for (const int prefetch : {0, 1, 4}) {
@@ -537,7 +540,7 @@ TEST_P(InputTest, ClientsThatIterateOverDifferentThings) {
                                  distribute(client, Dataset::range(8).batch(2), {layout}));
         TESSERA_RETURN_IF_ERROR(expect_error(loader.iterate({.step = is_other}).status(),
                                              StatusCode::kInvalidArgument, {text}));
-        // A state that one client cannot use is an error of all.
+        // A state that one client cannot use is an error on all clients.
         TESSERA_RETURN_IF_ERROR(expect_error(
             loader.iterate({.step = is_other ? 9 : 0}).status(), StatusCode::kInvalidArgument,
             {"iterate on client 2: the iterator state ", "is beyond the end of the data set"}));
@@ -591,7 +594,7 @@ TEST_P(InputTest, Refusals) {
           TESSERA_RETURN_IF_ERROR(
               with_context(expect_error(row.loader.status(), row.code, {row.text}), row.name));
         }
-        // Errors that only elements show.
+        // Errors that are found only in elements.
         return expect_step_fails(client, range.map(plus_one).batch(8), matrix, 0,
                                  StatusCode::kInvalidArgument,
                                  {"step 0 on client ", "layout [replica, -] has 2 dims"});
@@ -632,7 +635,8 @@ TEST_P(InputTest, AMeshOfSomeClients) {
               IsOk());
 }
 
-// State after 1 step on 4 replicas in 1 client; the rest on 3 replicas in 3 clients.
+// Saves the state after 1 step on 4 replicas in 1 client, and reads the rest on 3 replicas in 3
+// clients.
 TEST(InputJobsTest, ResumeElsewhere) {
   const Dataset dataset = Dataset::range(30).shuffle(9).map(plus_one).batch(4);
   TESSERA_ASSERT_OK_AND_ASSIGN(HostIterator oracle, dataset.iterate());
@@ -670,7 +674,7 @@ TEST(InputJobsTest, PrefetchStops) {
       for (int i = 0; i < 10; ++i) TESSERA_RETURN_IF_ERROR(iterator.next().status());
       return absl::OkStatus();
     };
-    TESSERA_RETURN_IF_ERROR(half_way());  // makes what the client keeps
+    TESSERA_RETURN_IF_ERROR(half_way());  // allocates everything that the client keeps
     TESSERA_RETURN_IF_ERROR(client.sync_devices());
     const size_t threads = entries_of("/proc/self/task").size();
     const Holdings before = current_holdings();
@@ -690,7 +694,7 @@ TEST(InputJobsTest, PrefetchStops) {
   EXPECT_THAT(run_clients({.devices_per_client = 2}, body), IsOk());
 }
 
-// A function that does not return on client 1 until client 0 has given up.
+// On client 1 a function does not return until client 0 has reached its deadline.
 TEST(InputJobsTest, AReaderThatDoesNotReturnIsADeadlineOfTheOthers) {
   std::atomic<bool> given_up = false;
   const auto body = [&](Client& client) -> Status {
@@ -746,7 +750,7 @@ TEST(InputJobsTest, AnIteratorThatWasMovedFromSaysSo) {
               IsOk());
 }
 
-// A client that is killed while it reads: the other one is told, and does not wait.
+// A client is killed while it reads. The other client gets an error and does not wait.
 TEST(InputJobsTest, AClientIsKilledInNext) {
   const auto body = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Layout layout, replicas_of(client));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a client ends, and where it cannot be used: calls from its devices' own threads, its last
-// handle on one of them, shutdown while operations wait, forked children.
+// The end of a client, and places where it cannot be used: calls from its devices' own threads, its
+// last handle on such a thread, shutdown while operations wait, forked children.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -47,9 +47,9 @@ namespace {
 using absl::StatusCode;
 
 // Runs `body` in a forked child that ends as a program does, with its static objects; OK where its
-// exit code is 0. kWithoutLeakCheck: where the body's process has threads, what only they refer to
-// is in the child's memory too, and would be told as leaked; under sanitizers its static objects
-// stay.
+// exit code is 0. kWithoutLeakCheck: for a process with threads. Objects to which only these
+// threads refer are in the child's memory too, and would be reported as leaks; under sanitizers its
+// static objects stay.
 enum class End { kAsPrograms, kWithoutLeakCheck };
 Status run_as_program(const std::function<Status()>& body, End end = End::kAsPrograms) {
   const pid_t pid = fork();
@@ -168,7 +168,8 @@ TEST_P(DeviceThreadWorkTest, WorkWait) {
               IsOk());
 }
 
-// A function may wait for another client's devices: those of a client in the same process.
+// A function may wait for another client's devices, here the devices of a client in the same
+// process.
 TEST(DeviceThreadOfOneClientTest, MayWaitForAnother) {
   EXPECT_THAT(
       run_isolated(

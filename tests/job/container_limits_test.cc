@@ -49,7 +49,7 @@ namespace {
 
 using absl::StatusCode;
 
-// ---- What is read of control groups.
+// ---- Limits read from control groups.
 
 struct File {
   const char* path;  // below /sys/fs/cgroup, except "membership" and "meminfo"
@@ -230,7 +230,7 @@ Status forbid_ptrace() {
 
 TEST(ContainerTest, WorksWithoutPtrace) {
   TESSERA_EXPECT_OK_OR_SKIP(run_limited(forbid_ptrace, [] { return move_much(2, 4); }));
-  // The filter does what it is for.
+  // The filter works: ptrace() ends the process.
   EXPECT_THAT(run_limited(forbid_ptrace,
                           []() -> Status {
                             ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);

@@ -103,9 +103,9 @@ class PauseTest : public CoordinatorFailuresTest {
         [&]() -> Status {
           for (int i = 0; i < kClients; ++i) TESSERA_RETURN_IF_ERROR(ready_.wait());
           for (int i = 0; i < num_stopped; ++i) kill((*pids_)[i], SIGSTOP);
-          absl::SleepFor(time);  // sleep: the length of the pause is what is tested
+          absl::SleepFor(time);  // sleep: the test is about the length of the pause
           for (int i = 0; i < num_stopped; ++i) kill((*pids_)[i], SIGCONT);
-          absl::SleepFor(5 * interval);  // sleep: all sides judge by what they then know
+          absl::SleepFor(5 * interval);  // sleep: all sides judge by the state after it
           resumed_.open(kClients);
           return absl::OkStatus();
         });
@@ -152,8 +152,8 @@ TEST_F(ConnectTest, DeathAfterRegistrationIsToldToAll) {
   }
 }
 
-// R9. The network to the coordinator fails when a client has registered: its connect() ends by its
-// deadline, although no heartbeat is missed for an hour, and so do those of the others.
+// R9. The network to the coordinator fails when a client has registered: its connect() and the
+// connect() of the others end by their deadlines, although no heartbeat is missed for an hour.
 TEST_F(ConnectTest, SilenceAfterRegistrationEndsByTheDeadline) {
   interval = absl::Hours(1);
   const StatusOr<ReservedPort> proxy_port = ReservedPort::create();

@@ -205,7 +205,7 @@ TEST_P(AsynchronyTest, SyncWaits) {
               IsOk());
 }
 
-// The caller runs small relayouts itself, except those with work before them.
+// The caller runs small relayouts itself, unless other work is queued before them.
 TEST_P(AsynchronyTest, SmallRelayoutsKeepTheirTurn) {
   Gate gate;
   EXPECT_THAT(run(1, 2,

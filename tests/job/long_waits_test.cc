@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Long waits: every call that waits for another client reports that, once, and says which client is
-// missing and what that one is doing. A row is one call that client 1 makes only when client 0 has
-// reported its wait; so the report itself is what a test waits for.
+// Long waits: every call that waits for another client reports that, once, with the missing client
+// and its activity. A row is one call that client 1 makes only when client 0 has reported its wait;
+// so the test itself waits for the report.
 #include <signal.h>
 #include <unistd.h>
 
@@ -244,7 +244,7 @@ TEST_P(LongWaitsTest, TheMissingClientIsNamed) {
   EXPECT_THAT(run_row(GetParam(), /*num_hosts=*/1), ::testing::Each(IsOk()));
 }
 
-// Client 1 is on another host, where it is asked what it does.
+// Client 1 is on another host, and is asked there for its activity.
 TEST_P(LongWaitsTest, TheMissingClientOfAnotherHostIsNamed) {
   EXPECT_THAT(run_row(GetParam(), /*num_hosts=*/2), ::testing::Each(IsOk()));
 }
@@ -390,7 +390,7 @@ class StuckFunctionsTest : public ::testing::TestWithParam<StuckCase> {};
 INSTANTIATE_TEST_SUITE_P(Rows, StuckFunctionsTest, ::testing::ValuesIn(kStuckCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// A function of client 1 returns when both clients have said what they wait for.
+// A function of client 1 returns when both clients have reported their waits.
 TEST_P(StuckFunctionsTest, BothClientsNameTheFunction) {
   const StuckCase& row = GetParam();
   Gate gate;

@@ -49,7 +49,7 @@ namespace {
 
 using absl::StatusCode;
 
-// Far beyond the deadline of every test: what ends by it ends as a failure of the test.
+// Far longer than the deadline of every test: a job that reaches it fails the test.
 constexpr absl::Duration kNever = absl::Hours(1);
 constexpr int kClients = 4;
 constexpr int kVictim = 1;
@@ -84,7 +84,7 @@ DTensor relayout_to(const DTensor& tensor, const char* layout) {
 struct Call {
   const char* name;
   const char* mesh;
-  // The steps of the relayout to [-, -]: a check of what the row is about.
+  // The steps of the relayout to [-, -]: checks that the row tests the intended plan.
   size_t num_steps;
   DTensor (*start)(const DTensor& source);
   Status (*wait)(const DTensor& started);

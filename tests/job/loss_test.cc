@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs that lose a client, as the other processes see it (tests/facts/collectives.md, "Failure";
-// tests/facts/dtensor.md, "Asynchrony and failure"), and what a job leaves behind. A row's name is
-// the test's.
+// Jobs that lose a client, from the view of the other processes (tests/facts/collectives.md,
+// "Failure"; tests/facts/dtensor.md, "Asynchrony and failure"), and the resources that a job leaves
+// behind. A row's name is the test's.
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -35,7 +35,7 @@ namespace {
 using absl::StatusCode;
 using ::testing::HasSubstr;
 
-// Far beyond the deadline of every test: what ends by it ends as a failure of the test.
+// Far longer than the deadline of every test: a job that reaches it fails the test.
 constexpr absl::Duration kNever = absl::Hours(1);
 
 // The error of the other clients after the loss of client 1. The loss causes it: no deadline ends a

@@ -25,7 +25,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// State that the body before has left in a client's process.
+// State that the previous body has left in a client's process.
 pid_t pid_of_first = 0;
 const void* runtime_of_first = nullptr;
 

@@ -34,7 +34,7 @@ using testing::run_forked;
 using testing::run_isolated;
 using testing::ThreadLimit;
 
-// Whether the error is that of a thread that cannot be had.
+// Whether the error says that a thread cannot be started.
 bool is_refusal(const Status& status) {
   return absl::IsResourceExhausted(status) &&
          absl::StrContains(status.message(), "cannot start a thread for ");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From a cluster to a client: the rows of that section of tests/facts/cluster.md, and jobs whose
-// clients connect by what a resolver has found.
+// clients connect by the result of a resolver.
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,7 +81,7 @@ TEST(ClusterOptionsTest, options_of_ps) {
                        "chief and workers"));
 }
 
-// Worker `index` of a job on this host; the first address is that of the coordinator.
+// Worker `index` of a job on this host; the first address is the coordinator's.
 StatusOr<ClientOptions> options_of_worker(int port, int num_workers, int index) {
   std::vector<std::string> addresses = {absl::StrCat("127.0.0.1:", port)};
   for (int i = 1; i < num_workers; ++i) addresses.push_back(absl::StrCat("127.0.0.2:", i));

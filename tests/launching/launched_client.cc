@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A client of launchers_test and hosts/launching_test, as a user's program: what it knows of its
-// job it has from connect().
+// A client of launchers_test and hosts/launching_test, as a user's program: it knows its job only
+// from connect().
 //
 //   meet       all meet at a barrier; each says "met CLIENT of CLIENTS"
 //   survive    client 0 is killed; the others make a mesh of the rest, meet, and say "survived"
-//   lose_last  the last client is killed; the others end with what they are told
+//   lose_last  the last client is killed; the others end with the error that they get
 //   wait       says "connected", and waits for the end of its standard input
 #include <signal.h>
 #include <unistd.h>

@@ -42,8 +42,8 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// R4. A launcher can tell a survivor from the cause only if the survivor has reported by the time
-// that its call returns: the program may end right then, before the coordinator notices anything.
+// R4. A launcher can distinguish a survivor from the cause only if the survivor has reported before
+// its call returns: the program may end immediately after, before the coordinator notices anything.
 TEST(StatusChannelTest, SurvivorHasReportedWhenItsCallReturns) {
   for (int round = 0; round < 5; ++round) {
     Shared<std::atomic<int>> num_told;

@@ -40,7 +40,7 @@ namespace tessera::testing {
 
 class SlurmCluster {
  public:
-  // Why there can be none here; empty if there can.
+  // The reason why Slurm cannot run here; empty if it can.
   static std::string why_not() {
     for (const char* path :
          {"/usr/sbin/munged", "/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/bin/srun"}) {
@@ -99,8 +99,8 @@ class SlurmCluster {
         new LauncherRun(LauncherRun::program(command, environment())));
   }
 
-  // The process of a step is no child of slurmd. It outlives it, and goes on looking for it. It is
-  // known by its environment, which names the folder of this object.
+  // Kills the process of a step. It is no child of slurmd, outlives it, and continues to look for
+  // it. Its environment, which names the folder of this object, identifies it.
   void kill_steps() const {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
@@ -113,7 +113,7 @@ class SlurmCluster {
     }
   }
 
-  // The daemons tell nothing when they are ready: they are asked again and again.
+  // The daemons do not report when they are ready: the condition is polled.
   template <class Condition>
   static void await(const Condition& is_ready) {
     const absl::Time deadline = steady_now() + kTestTimeout;
@@ -160,7 +160,7 @@ class SlurmCluster {
   std::string folder_ = "/tmp/tessera-slurm-XXXXXX";
   const StatusOr<ReservedPort> controller_port_ = ReservedPort::create();
   const StatusOr<ReservedPort> node_port_ = ReservedPort::create();
-  std::unique_ptr<LauncherRun> munged_;  // ends last
+  std::unique_ptr<LauncherRun> munged_;  // destroyed last
   std::unique_ptr<LauncherRun> controller_;
   std::unique_ptr<LauncherRun> node_;
 };

@@ -61,7 +61,7 @@ std::set<int> find_sockets() {
 }
 
 // A job of two hosts, and a client of the second one whose connections break. The first client of a
-// host receives the entries of the other one, and the others read what it posts.
+// host receives the entries of the other host, and the other clients read its postings.
 struct Form {
   Backend backend;
   int num_clients;
@@ -119,8 +119,8 @@ Break break_in(int call) {
   if (call == 3 || call == 8) return Break::kOne;
   return call == 15 || call == 19 ? Break::kAll : Break::kNone;
 }
-// An end that is told late fails its next call. A client that is behind the one that breaks its
-// connections may have told other hosts of a call by one of them, and then fails that call.
+// A client that learns of the break late fails its next call. A client that is behind may have told
+// other hosts of a call by a connection that the other client then breaks, and fails that call.
 bool may_fail(int call) {
   for (int broken = std::max(call - 1, 0); broken <= call + 1; ++broken) {
     if (break_in(broken) != Break::kNone) return true;

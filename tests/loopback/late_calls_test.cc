@@ -38,9 +38,9 @@ constexpr absl::Duration kNever = absl::Hours(1);
 // More than the records of a group, which the failed call must have left free.
 constexpr int kRounds = 20;
 
-// Holds verdicts that the client receives, and with them all later letters of their senders, until
-// the client has sent the entry of its next call. `held` is opened for each verdict. What comes
-// after the entry is not held: the call waits for it.
+// Holds back verdicts that the client receives, and with them all later letters of their senders,
+// until the client has sent the entry of its next call. `held` is opened for each verdict. Letters
+// after the entry are not held back: the call waits for them.
 class HoldingEngine final : public Engine {
  public:
   HoldingEngine(std::unique_ptr<Engine> engine, Gate& held)
@@ -118,7 +118,7 @@ class HoldingEngine final : public Engine {
   const std::unique_ptr<Engine> engine_;
   Gate& held_;
   std::mutex mutex_;
-  bool has_sent_entry_ = false;  // guarded by mutex_, as what follows
+  bool has_sent_entry_ = false;  // guarded by mutex_, as the members below
   std::vector<Done> verdicts_;
 };
 

@@ -33,7 +33,7 @@ namespace {
 using absl::StatusCode;
 using ::testing::Each;
 
-// Far beyond the deadline of every test: what ends by it ends as a failure of the test.
+// Far longer than the deadline of every test: a job that reaches it fails the test.
 constexpr absl::Duration kNever = absl::Hours(1);
 constexpr int kClients = 3;
 

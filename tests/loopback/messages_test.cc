@@ -101,7 +101,7 @@ StatusOr<std::unique_ptr<Engine>> count_messages(std::unique_ptr<Engine> engine)
   return counting;
 }
 
-// The text of the layouts, which is in the entry of a relayout, is not in that of an all_reduce.
+// The entry of a relayout has the text of the layouts; the entry of an all_reduce does not.
 TEST(MessagesTest, ASmallAllReduceAfterRelayoutsIsOneForEachMember) {
   JobSpec spec = {.num_clients = 2, .hooks = {.host_ids = on_hosts(2, 2)}};
   spec.hooks.wrap_engine = count_messages;
@@ -128,9 +128,9 @@ TEST(MessagesTest, ASmallAllReduceAfterRelayoutsIsOneForEachMember) {
   EXPECT_THAT(run_clients(spec, body), IsOk());
 }
 
-// Where members come within 5 ms of each other, the last one of each host sends for all of it.
-// Those that came before a late one are sent together. So there is at most one letter for each
-// member, in the place of one to each client of the other host.
+// Where members arrive within 5 ms of each other, the last one of each host sends for all. Members
+// that arrived before a late one are sent together. So there is at most one letter for each member,
+// instead of one to each client of the other host.
 TEST(MessagesTest, ABarrierIsALetterFromEachHost) {
   const char* const asked = std::getenv("TESSERA_TEST_CLIENTS");
   const int num_here = asked == nullptr ? 6 : std::max(1, std::atoi(asked));

@@ -79,8 +79,8 @@ TEST(MismatchTest, IsFoundBetweenSmallAndLargeInputs) {
   }
 }
 
-// Client 2 is the one that gets the entries for its host. It has not called anything yet, and has
-// no group then; in the second round it has one. Clients 0 and 3 are told before it comes.
+// Client 2 gets the entries for its host. It has not called anything yet, and has no group then; in
+// the second round it has one. Clients 0 and 3 get the error before it arrives.
 TEST(MismatchTest, IsFoundWhileOthersAreMissing) {
   constexpr int kTimes = 2;
   Gate told[kTimes];

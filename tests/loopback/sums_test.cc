@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The order in which members on several hosts add: the bits of sums and products, against a loop
-// over scalars in the order that ReductionOrder states. With kFlat they are those of one host.
+// over scalars in the order that ReductionOrder states. With kFlat they equal the bits of one host.
 #include <algorithm>
 #include <cstdint>
 #include <map>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Clients whose CPUs can compute with different instruction sets hold the same bits, which are
-// those of the least of the sets.
+// Clients whose CPUs have different instruction sets hold the same bits: the bits of the least set.
 #include "device/arithmetic.h"
 
 #include <array>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gradients: every row of ops/testdata/gradients_cases.tsv, and what a tape promises beside values.
+// Gradients: every row of ops/testdata/gradients_cases.tsv, and the promises of a tape beside
+// values.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -52,7 +53,7 @@ TEST_P(OpsGradientsTest, Rows) {
               IsOk());
 }
 
-// ---- What a tape promises beside values
+// ---- The promises of a tape beside values
 
 // Two values of 8 and their mesh, for the tests below.
 struct Tensors {
@@ -135,7 +136,7 @@ TEST_P(TapeTest, RefusesWhatHasNoGradient) {
         const DTensor integers = ops::cast<int32_t>(given.x);
         TESSERA_RETURN_IF_ERROR(
             refused(tape.watch(integers).status(), "watch: a tensor of i32 has no gradient"));
-        // An error of the target is that of the gradient.
+        // An error of the target is the error of the gradient.
         return refused(tape.gradient(ops::sum(ops::matmul(x, x)), {x})[0].status(), "matmul");
       }),
       IsOk());
@@ -158,7 +159,7 @@ TEST_P(TapeTest, LeavesGradientsPartialOnRequest) {
 }
 
 // From the last layer to the first; a source that is used twice waits for both; a source that does
-// not lead to the target comes last. The gradients are those of a call without the function.
+// not lead to the target is last. The gradients equal the gradients of a call without the function.
 TEST_P(TapeTest, HandsOutGradientsAsTheyAreFinished) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Tensors t, set_up(client));

@@ -139,7 +139,7 @@ TEST_P(OpsNumbersTest, ScalarsThatAnIntegerDoesNotHoldAreRefused) {
 
 // ---- NaN
 
-// Elements that are NaN stay so, and others what they are, under every layout.
+// Elements that are NaN stay NaN, and other elements keep their values, under every layout.
 template <class T>
 Status check_nan(const Mesh& mesh, bool all_nan) {
   const T nan = std::numeric_limits<T>::quiet_NaN();

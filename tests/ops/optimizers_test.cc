@@ -80,7 +80,7 @@ StatusOr<std::vector<OptimizerCase>> read_cases() {
   return rows;
 }
 
-// Element i is that of the formula at first + i.
+// Element i has the value of the formula at first + i.
 DTensor make(const std::string& formula, int64_t first, const Shape& shape, const Layout& layout) {
   return from_function<double>(shape, layout, [&](const Box& box, absl::Span<double> out) {
     int64_t place = 0;
@@ -306,7 +306,7 @@ TEST_P(OptimizersTest, StepsAreInPlaceUnlessTheOldValueIsHeld) {
   EXPECT_THAT(run([is_gpu](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
                 const auto split = Layout::parse(mesh, "[x]");
-                // Small steps run on the calling thread, large ones on those of the devices.
+                // Small steps run on the calling thread, large ones on the threads of the devices.
                 for (const int64_t size : {16, 80'000}) {
                   std::vector<Variable> one = {Variable("v", iota<float>({size}, split))};
                   Sgd sgd{.learning_rate = 1, .momentum = 0.5};

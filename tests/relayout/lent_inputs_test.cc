@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A member of a relayout is done when it has read what it needs; the others may still read its own
-// tensor. Here that tensor has no owner left, and threads stop at random moments.
+// A member of a relayout is done when it has read the boxes that it needs; the others may still
+// read its own tensor. Here that tensor has no other owner, and threads stop at random moments.
 #include <cstdint>
 #include <optional>
 
@@ -66,9 +66,9 @@ TEST_P(LentInputsTest, SourcesOutliveTheirReaders) {
   EXPECT_THAT(run(check), IsOk());
 }
 
-// Memory that was lent is used again: a loop that drops its tensors does not take more and more. An
-// allocation takes new memory where the others have not read yet what was lent, which is two inputs
-// of a group at most.
+// Lent memory is used again: the memory of a loop that drops its tensors does not grow. An
+// allocation takes new memory where the others have not read the lent inputs yet, which are two per
+// group at most.
 TEST_P(LentInputsTest, MemoryComesBack) {
   const auto check = [](Client& client) -> Status {
     TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RelayoutPlan::peak_bytes() is what the allocator sees: the source, what a step makes, and what
-// the step before made. A source that is kept is shared where a step finds its result in one piece
-// in it. One client per device, so that the memory of a client is that of a device.
+// RelayoutPlan::peak_bytes() equals the peak of the allocator: the source, the result of a step,
+// and the result of the step before. A step that finds its result in one piece in a kept source
+// shares that memory. One client per device, so that the memory of a client is the memory of a
+// device.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -55,7 +56,7 @@ StatusOr<int64_t> peak_of(Client& client, const Layout& from, const Layout& to, 
   return peak;
 }
 
-// Whether the elements of `inner` are consecutive among those of `outer`, one by one.
+// Whether the elements of `inner` are consecutive in `outer`, checked one by one.
 bool is_in_one_piece(const Box& outer, const Box& inner) {
   std::set<std::vector<int64_t>> wanted;
   for_each_element(inner,
@@ -82,7 +83,7 @@ int64_t peak_with_source(const RelayoutPlan& plan, int id) {
   for (const PlanStep& step : plan.steps()) {
     const Box old_box = *step.old_box(id);
     const Box new_box = *step.new_box(id);
-    // An expansion fills with an identity what it does not pull.
+    // An expansion fills the elements that it does not pull with an identity.
     const bool is_filled = step.kind() == StepKind::kExpand && step.pulls(id).empty();
     const bool is_local = step.group(id).size() == 1 && !is_filled;
     if (is_local && old_box == new_box) continue;
@@ -113,7 +114,7 @@ int64_t peak_without_source(const RelayoutPlan& plan) {
   return most * dtype_size(plan.dtype());
 }
 
-// The most of what the clients have, which are threads of one process.
+// The most memory of all clients together, which are threads of one process.
 class MostOfAll {
  public:
   StatusOr<int64_t> of(const Mesh& mesh, int64_t own) {

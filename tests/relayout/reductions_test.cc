@@ -167,9 +167,8 @@ float sum_of_rough_terms(int first, int end, int64_t i) {
 float ascending(int64_t i) { return sum_of_rough_terms(0, 8, i); }
 float by_host(int64_t i) { return sum_of_rough_terms(0, 4, i) + sum_of_rough_terms(4, 8, i); }
 
-// Where devices are planned for as those of two hosts, each adds its own terms first: the bits are
-// those of that order for every way to deal the devices to clients, and all ascending where the
-// option asks for it.
+// Plans for devices of two hosts add each host's own terms first. The bits have that order for
+// every way to deal the devices to clients, and ascending order where the option asks for it.
 TEST_P(RelayoutReductionsTest, HostsAddTheirOwnTermsFirst) {
   int differ = 0;
   for (int i = 0; i < 96; ++i) differ += by_host(i) != ascending(i) ? 1 : 0;

@@ -71,9 +71,9 @@ StatusOr<Layout> on_devices_of(Client& client, const Layout& layout) {
   return layout.with_mesh(internal::with_runtime(layout.mesh(), internal::mesh_runtime_of(client)));
 }
 
-// How much of what is tried elsewhere a form tries: streams of the GPU's double take longest, and
-// sanitizers look at how bytes move more than at where. Processes that share a GPU take a tenth of
-// a second an operation.
+// The share of the cases that a form runs: streams of the GPU's double take longest, and sanitizers
+// check how bytes move rather than where to. Processes that share a GPU take a tenth of a second
+// per operation.
 double share_of_form(const JobForm& form) {
   if (form.shares_gpus) return 0.1;
   if (!kSanitized) return 1;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replicas::kShared: the values are those of replicas with memory of their own, the memory is that
-// of one copy, it is freed after its last reader, and it outlives the client that made it.
+// Replicas::kShared: the values equal the values of replicas with memory of their own; all replicas
+// use the memory of one copy; it is freed after its last reader, and it outlives the client that
+// made it.
 #include <signal.h>
 #include <unistd.h>
 

@@ -39,7 +39,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Arguments {
   std::string kind;
-  int64_t share = 0;  // This one of so many,
+  int64_t share = 0;  // the number of this process among `shares`
   int64_t shares = 1;
   int64_t every = 1;  // and of those every so manieth.
   int64_t count = 1000000;

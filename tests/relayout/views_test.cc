@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Relayouts after which a device finds its part of the tensor in one piece in what it held before:
-// the result shares that memory while the caller keeps the source, and copies it otherwise.
+// Relayouts after which a device finds its part of the tensor in one piece in its old part: the
+// result shares that memory while the caller keeps the source, and copies it otherwise.
 #include <cstddef>
 #include <cstdint>
 #include <functional>

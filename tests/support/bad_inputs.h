@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BadInput: one row of the table of bad inputs, which says what each of them must return.
+// BadInput: a row of the table of bad inputs: a call, and the error that it must return.
 //
 //   const BadInput<Bench> kRows[] = {
 //       {"negative_size", kInvalid, "shape [-1, 4] has size -1 in dim 0; a size is 0 or more",
@@ -57,7 +57,7 @@ inline bool is_message(absl::string_view message, absl::string_view expected) {
          message.substr(message.size() - parts.back().size()) == parts.back();
 }
 
-// OK where `status` is what the row says.
+// OK where `status` is the error of the row.
 template <class Bench>
 Status expect_refused(const BadInput<Bench>& row, const Status& status) {
   if (status.code() == row.code && is_message(status.message(), row.message)) {

@@ -47,8 +47,8 @@ struct JobSpec {
 };
 
 // ClientHooks::host_ids of clients that are dealt to so many hosts, in order: on_hosts(4, 2) is
-// {"host-a", "host-a", "host-b", "host-b"}. They share no memory with those of another host, and
-// reach them over a network of this machine.
+// {"host-a", "host-a", "host-b", "host-b"}. Clients of different hosts share no memory, and reach
+// each other over a network of this machine.
 std::vector<std::string> on_hosts(int num_clients, int num_hosts);
 
 using ClientBody = std::function<Status(Client& client)>;
@@ -57,9 +57,9 @@ using ClientBody = std::function<Status(Client& client)>;
 Status run_clients(const JobSpec& spec, const ClientBody& body);
 
 // For tests of loss: a failure of one client does not stop the others, and each client's Status is
-// returned. Clients do not shut down by themselves. In run_processes() each is a process of its own
-// (Aborted if it died); in run_threads() a thread of this process, and is gone when its body
-// returns.
+// returned. Clients do not shut down by themselves. In run_processes() each is a separate process
+// (Aborted if it died); in run_threads() a thread of this process, and the client is destroyed when
+// its body returns.
 std::vector<Status> run_processes(const JobSpec& spec, const ClientBody& body);
 std::vector<Status> run_threads(const JobSpec& spec, const ClientBody& body);
 

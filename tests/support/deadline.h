@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TestDeadline: ends the process where a test does not end, and says which one.
+// TestDeadline: ends the process where a test does not end, and names the test.
 //
 //   testing::TestDeadline deadline(absl::Seconds(30), "all_reduce on 3 members");
 #ifndef TESSERA_TESTS_SUPPORT_DEADLINE_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// expect_error: what the body of a client expects of a Status, for expectations of GoogleTest in a
-// forked child are not counted.
+// expect_error: an expectation about a Status for the body of a client, because GoogleTest does not
+// count expectations in a forked child.
 #ifndef TESSERA_TESTS_SUPPORT_EXPECT_ERROR_H_
 #define TESSERA_TESTS_SUPPORT_EXPECT_ERROR_H_
 

@@ -8,9 +8,9 @@
 //     return absl::OkStatus();
 //   }), IsOk());
 //
-// The test survives whatever the child does, and has a deadline on it: on expiry the child is
-// killed with all that it has started, and the Status says so. The body reports by its Status, for
-// expectations of a child are not counted.
+// The test survives any end of the child, and the child has a deadline: at the deadline the child
+// is killed with all processes that it has started, and the Status says so. The body reports by its
+// Status, because expectations of a child are not counted.
 #ifndef TESSERA_TESTS_SUPPORT_FORKED_H_
 #define TESSERA_TESTS_SUPPORT_FORKED_H_
 

@@ -4,7 +4,7 @@
 //
 //   if (Status gpu = test_gpu(); !gpu.ok()) GTEST_SKIP() << gpu;
 //
-// A process that forks must not have used CUDA: so it is found out in a child, once.
+// A process that forks must not have used CUDA: so a child finds it out, once.
 #ifndef TESSERA_TESTS_SUPPORT_GPU_H_
 #define TESSERA_TESTS_SUPPORT_GPU_H_
 
@@ -15,7 +15,7 @@ namespace tessera::testing {
 // Whether the variable is set. For lists of cases.
 bool is_test_gpu_asked_for();
 
-// OK where a process can use a GPU; else why there is none to use.
+// OK where a process can use a GPU; else the reason.
 Status test_gpu();
 
 // As test_gpu(), for NCCL as well.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JobFormTest: a test that runs as three forms of a job of 8 devices: one client of 8, 4 clients
-// of 2 that are threads, and 4 that are processes. A suite that does not read the memory of devices
-// by itself also runs on GPUs, which are the fake of CUDA: as one client of 8 devices, and, with
-// the fake of NCCL, as 4 clients of 2; and with $TESSERA_TEST_GPU on a GPU of the machine, as one
-// client, and as 8 clients that are processes and share it.
+// JobFormTest: runs a test as several forms of a job of 8 devices:
+// - one client of 8 devices, 4 clients of 2 as threads, and 4 as processes;
+// - for a suite that does not read the memory of devices by itself also on GPUs, which are the fake
+//   of CUDA: as one client of 8 devices and, with the fake of NCCL, as 4 clients of 2;
+// - with $TESSERA_TEST_GPU also on a GPU of the machine, as one client, and as 8 clients that are
+//   processes and share it.
 //
 //   class RowTest : public JobFormTest {};
 //   INSTANTIATE_TEST_SUITE_P(Forms, RowTest, ::testing::ValuesIn(kJobForms), job_form_name);
@@ -56,9 +57,9 @@ inline constexpr JobForm kJobForms[] = {
 inline constexpr JobForm kTwoHosts = {
     "FourClientsOnTwoHosts", Setting::kThreads, 4, 2, 0, false, 2};
 
-// Eight devices that share one GPU of the fake, eight on three, and eight of four clients, each
-// on its own; with $TESSERA_TEST_GPU also on a GPU of the machine. Under sanitizers one of the
-// first two is enough.
+// Eight devices that share one GPU of the fake, eight on three, and eight of four clients, each on
+// its own; with $TESSERA_TEST_GPU also on a GPU of the machine. Under sanitizers the list has only
+// one of the first two.
 inline std::vector<JobForm> cuda_forms() {
   std::vector<JobForm> forms = {
       {"OneClientOfEightOnThreeGpus", Setting::kThreads, 1, 8, 3},
@@ -76,8 +77,8 @@ inline std::vector<JobForm> cuda_forms() {
 }
 
 // Two, four and eight clients of one device that share one GPU: of the fake, as threads; with
-// $TESSERA_TEST_GPU that of the machine, as processes. For bodies that take any number of devices.
-// Under sanitizers four are enough.
+// $TESSERA_TEST_GPU the GPU of the machine, as processes. For bodies that accept any number of
+// devices. Under sanitizers only four.
 inline std::vector<JobForm> sharing_forms() {
   std::vector<JobForm> forms = {{"FourClientsShareAGpu", Setting::kThreads, 4, 1, 1, true}};
   if (!kSanitized) {
@@ -105,8 +106,8 @@ class JobFormTest : public ::testing::TestWithParam<JobForm> {
     const Status gpu = GetParam().num_clients > 1 ? test_gpu_with_nccl() : test_gpu();
     if (!gpu.ok()) GTEST_SKIP() << gpu;
   }
-  // run_clients() in the form of the test; in the one job for many bodies, if there is one of this
-  // form (one_job.h).
+  // Calls run_clients() in the form of the test; uses the one job for many bodies, if there is a
+  // job of this form (one_job.h).
   static Status run(const ClientBody& body) {
     JobSpec spec = spec_of_form();
     if (GetParam().num_gpus == kRealGpus) set_real_gpus(spec);

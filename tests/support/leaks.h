@@ -24,7 +24,7 @@ struct Holdings {
   int64_t mappings = 0;
   int64_t heap_bytes = 0;   // of malloc's first arena, handed out and not given back
   int64_t private_kib = 0;  // resident: heap and stacks
-  int64_t shared_kib = 0;   // resident: arenas, this process's and those of its peers
+  int64_t shared_kib = 0;   // resident: arenas, of this process and its peers
 };
 Holdings current_holdings();
 std::ostream& operator<<(std::ostream& out, const Holdings& holdings);

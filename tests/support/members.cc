@@ -43,7 +43,7 @@ Status run_on_gpu(const Client& client, const Device& device, const std::vector<
     return staged(ids);
   };
   const Status status = body({group, group.position(), subgroup});
-  // Its errors are those of the operations.
+  // The operations report its errors.
   internal::runtime_of(client)->device(device.ordinal).stream().sync().IgnoreError();
   return status;
 }

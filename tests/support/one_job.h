@@ -9,17 +9,18 @@
 //   client 0       TEST 1: body(client), reports  TEST 2: body(client), ...    shutdown
 //   client 1       TEST 1: body(client), reports  TEST 2: body(client), ...    shutdown
 //
-// The program forks its clients before the first test, and they walk through the same tests: so all
-// have the bodies, which no process could be given later. In them run() calls the body with the one
-// Client of the process, reports its Status to the test program, and waits until all have reported.
-// The stdout of clients is dropped, and only the test program reports tests.
+// The program forks its clients before the first test, and they run through the same tests: so all
+// have the bodies, which a process cannot receive later. In a client run() calls the body with the
+// one Client of the process, reports its Status to the test program, and waits until all have
+// reported. The stdout of clients is dropped, and only the test program reports tests.
 //
 // Invariants:
 //   1. all processes call run() in the same order, so the filter selects the same tests in each;
-//   2. no client begins a body before all are through with the one before;
+//   2. no client begins a body before all have finished the body before;
 //   3. all have the same $TESSERA_TEST_SEED, which is drawn if it is not set;
-//   4. after the first body that fails the job is over: later ones have a job each, as without it.
-// A body has no memory in common with the test program.
+//   4. after the first body that fails the job is over: later bodies have a job each, as without
+//      it.
+// A body shares no memory with the test program.
 #ifndef TESSERA_TESTS_SUPPORT_ONE_JOB_H_
 #define TESSERA_TESTS_SUPPORT_ONE_JOB_H_
 
@@ -32,11 +33,11 @@ namespace tessera::testing {
 // it is not over.
 bool has_one_job(const JobSpec& spec);
 
-// Whether this process is one of its clients.
+// Whether this process is a client of the one job.
 bool is_in_one_job();
 
-// Runs the body in it; the first failure that is no consequence of another, naming the client.
-// Requires has_one_job(). The first call's options are those of all.
+// Runs the body in the one job; returns the first failure that is no consequence of another, naming
+// the client. Requires has_one_job(). The options of the first call apply to all calls.
 Status run_in_one_job(const JobSpec& spec, const ClientBody& body);
 
 }  // namespace tessera::testing

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // RandomStalls: the threads of this process stop at random moments, for up to 5 ms, as they do on a
-// machine that has much else to do.
+// heavily loaded machine.
 //
 //   testing::RandomStalls stalls(seed);  // until it goes out of scope
 //
@@ -50,9 +50,9 @@ class RandomStalls {
     const int error = errno;
     uint32_t bits = counter.fetch_add(2654435761u, std::memory_order_relaxed);
     bits = (bits ^ bits >> 15) * 2246822519u;
-    // One of eight is long.
+    // One stall in eight is long.
     const timespec time = {0, static_cast<long>(bits % 8 == 0 ? bits % 5'000'000 : bits % 200'000)};
-    nanosleep(&time, nullptr);  // sleep: the stall is what this is for
+    nanosleep(&time, nullptr);  // sleep: this is the stall
     errno = error;
   }
 
@@ -72,7 +72,7 @@ class RandomStalls {
     while (!stop_) {
       const std::vector<pid_t> threads = other_threads();
       for (int i = 0; i < 20 && !threads.empty(); ++i) {
-        // A thread that has ended meanwhile does not mind.
+        // A thread may have ended meanwhile; the call then fails without effect.
         syscall(SYS_tgkill, getpid(), threads[random() % threads.size()], SIGUSR2);
         const timespec pause = {0, static_cast<long>(random() % 60'000)};
         nanosleep(&pause, nullptr);  // sleep: paces the signals

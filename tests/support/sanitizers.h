@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which sanitizer the test is built for (docs/testing.md). The plain build looks for wrong results
-// and takes all samples; instrumented code, ten times as slow, looks for undefined behaviour and
-// races, and takes a part of them.
+// The sanitizer for which the test is built (docs/testing.md). The plain build checks results and
+// runs all samples. Instrumented code, ten times as slow, checks for undefined behaviour and races,
+// and runs a part of the samples.
 #ifndef TESSERA_TESTS_SUPPORT_SANITIZERS_H_
 #define TESSERA_TESTS_SUPPORT_SANITIZERS_H_
 

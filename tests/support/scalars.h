@@ -26,7 +26,7 @@ bool is_nan(T value) {
   }
 }
 
-// Equal bits, or both NaN: which NaN an operation makes is the processor's business.
+// Equal bits, or both NaN: the processor decides which NaN an operation makes.
 template <class T>
 bool same(T a, T b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0 || (is_nan(a) && is_nan(b));
@@ -45,7 +45,7 @@ T reduce_scalars(ReduceOp op, const std::vector<T>& terms) {
     return best;
   }
   if constexpr (std::is_integral_v<T>) {
-    // All arithmetic is modulo 2^64, so what is left of it modulo 2^bits is right.
+    // All arithmetic is modulo 2^64, so its low bits are right modulo 2^bits.
     uint64_t total = op == ReduceOp::kProd ? 1 : 0;
     for (const T term : terms) {
       const auto wide = static_cast<uint64_t>(static_cast<int64_t>(term));

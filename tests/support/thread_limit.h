@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ThreadLimit: threads that cannot be had, for tests. Limits of the system do not bind root, and
-// end gRPC as well; this one binds what is linked statically into the test: `linkstatic = True`.
+// ThreadLimit: makes thread creation fail, for tests. Limits of the system do not bind root, and
+// end gRPC as well; this limit binds the code that is linked statically into the test: `linkstatic
+// = True`.
 //
 //   const ThreadLimit limit(2);
 //   start_thread(...)             the third one is refused with EAGAIN, and all that follow

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Verdicts: whether all clients of a test were told the same, code and text, as threads or as
+// Verdicts: checks that all clients of a test got the same Status, code and text, as threads or as
 // forked processes.
 //
 //   Verdicts verdicts;                              made before run_clients
@@ -31,7 +31,7 @@ class Verdicts {
     return status;
   }
 
-  // OK if all of these clients were told something, and the same.
+  // OK if all of these clients got a Status, and the same one.
   Status same(const std::vector<int>& clients) {
     const std::string first = texts_->of[clients[0]];
     for (const int client : clients) {
@@ -43,7 +43,7 @@ class Verdicts {
     return absl::OkStatus();
   }
 
-  // OK if all clients that were told something were told the same.
+  // OK if all clients that got a Status got the same one.
   Status same_of_those_told() {
     std::vector<int> told;
     for (int client = 0; client < kMaxClients; ++client) {

@@ -39,7 +39,7 @@ using Connection = StatusOr<std::unique_ptr<Coordinator>>;
 
 inline absl::Time soon() { return steady_now() + absl::Seconds(30); }
 
-// The losses that one client is told of.
+// The losses that are reported to one client.
 class Losses {
  public:
   explicit Losses(Coordinator& coordinator) {

@@ -6,7 +6,7 @@
 //   job.coordinator(0), job.coordinator(1)     what each client would have connected to
 //   job.declare_lost(1, reason)                as missed heartbeats would
 //
-// It keeps the contracts of job/coordinator/coordinator.h that the layers above lean on; it has no
+// It keeps the contracts of job/coordinator/coordinator.h on which the layers above rely; it has no
 // network, no heartbeats and no clock of its own. Thread-safe.
 #ifndef TESSERA_TESTS_SUPPORT_COORDINATOR_FAKE_COORDINATOR_H_
 #define TESSERA_TESTS_SUPPORT_COORDINATOR_FAKE_COORDINATOR_H_
@@ -35,9 +35,9 @@ class FakeJob {
   ~FakeJob();
 
   Coordinator& coordinator(int client);
-  // Puts a client on another host. Before any client asks for members().
+  // Puts a client on another host. Must be called before any client calls members().
   void set_host_id(int client, std::string host_id);
-  // From now on the client is lost: it is told to all others, once.
+  // Declares the client lost: all others learn of it, once.
   void declare_lost(int client, const Status& reason);
   // Whether the coordinator answers propose(). It does at first.
   void set_answering(bool is_answering);
@@ -49,14 +49,14 @@ class FakeJob {
 
   // One instance of a named check-in.
   struct CheckIn {
-    std::map<int, std::string> values;  // by client that came
+    std::map<int, std::string> values;  // by client that arrived
     std::vector<int> participants;
     absl::Time deadline = absl::InfiniteFuture();
     bool settled = false;
     Status verdict;
   };
 
-  // Waits until `ready()` or the deadline; whether it was ready.
+  // Waits until `ready()` or the deadline; returns whether it was ready.
   template <class Ready>
   bool wait_until(std::unique_lock<std::mutex>& lock, absl::Time deadline, Ready ready);
   void settle(CheckIn& check_in, const Status& verdict);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SilentProxy: TCP connections to a service that go on without a word from some moment on, as when
+// SilentProxy: TCP connections to a service that stay open but silent from some moment on, as when
 // the network between two hosts fails.
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto proxy, SilentProxy::start("127.0.0.1:4001", 4000, marker));
-//   ... a client connects to port 4001: all is passed on until the service has sent `marker` ...
+//   ... a client connects to port 4001: all bytes pass until the service has sent `marker` ...
 //
-// Bytes that come later are read and dropped; no connection is closed before the proxy ends.
+// Later bytes are read and dropped; no connection is closed before the proxy ends.
 #ifndef TESSERA_TESTS_SUPPORT_COORDINATOR_SILENT_PROXY_H_
 #define TESSERA_TESTS_SUPPORT_COORDINATOR_SILENT_PROXY_H_
 

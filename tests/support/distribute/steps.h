@@ -87,8 +87,8 @@ inline Status expect_end(distribute::DistributedIterator& iterator) {
   return absl::OkStatus();
 }
 
-// Exactly these steps, then the end. From the state before each of them come the next steps, and
-// the states after these are the same.
+// Checks that there are exactly these steps, then the end. Iterators from the state before each
+// step give the later steps, and the states after these are equal.
 inline Status expect_steps(const distribute::Strategy& strategy,
                            const distribute::DistributedDataset& dataset, const Steps& steps) {
   std::vector<input::IteratorState> states;

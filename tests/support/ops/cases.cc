@@ -233,7 +233,7 @@ Status check_values(const OpCase& row, const DTensor& result) {
                                         static_cast<double>(host.data[index]), value,
                                         t * std::max(1.0, std::abs(value))));
   }
-  // The sums here are added up in another order than those of the table.
+  // The sums here are added in another order than the sums of the table.
   const double rounding = t == 0 ? 0 : 1e-14;
   TESSERA_RETURN_IF_ERROR(
       check_close("sum", sums.sum, row.sum, (t + rounding) * std::max(1.0, sums.absolute)));

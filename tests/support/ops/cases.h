@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows of ops/testdata/ops_cases.tsv: operations with known answers. What the columns mean is
-// in tests/facts/ops.md.
+// The rows of ops/testdata/ops_cases.tsv: operations with known answers. tests/facts/ops.md
+// explains the columns.
 #ifndef TESSERA_TESTS_SUPPORT_OPS_CASES_H_
 #define TESSERA_TESTS_SUPPORT_OPS_CASES_H_
 

@@ -17,8 +17,8 @@
 namespace tessera::testing {
 namespace {
 
-// A mesh whose axes are parts of those of another, and the names of the parts there: {a=2, b=2} of
-// {x=4} has a: "x:(1)2", b: "x:(2)2".
+// A mesh whose axes are parts of the axes of another mesh, and the names of the parts there: {a=2,
+// b=2} of {x=4} has a: "x:(1)2", b: "x:(2)2".
 struct Refined {
   std::vector<MeshAxis> axes;
   std::map<std::string, std::string> names;

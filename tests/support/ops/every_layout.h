@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// every_layout(): all layouts of a rank on a small mesh, for tests of brute force; and which digits
-// of axes a layout uses.
+// every_layout(): all layouts of a rank on a small mesh, for exhaustive tests; and the digits of
+// axes that a layout uses.
 #ifndef TESSERA_TESTS_SUPPORT_OPS_EVERY_LAYOUT_H_
 #define TESSERA_TESTS_SUPPORT_OPS_EVERY_LAYOUT_H_
 
@@ -19,8 +19,8 @@ namespace tessera::testing {
 // that no dim has, by every reduction that the dtype has.
 std::vector<Layout> every_layout(const Mesh& mesh, int rank, DType dtype);
 
-// Whether the result is split by nothing that splits no operand, and partial along nothing that no
-// operand uses. Axes of a power of 2 are compared by their halves, others as a whole.
+// Checks that the result is split only by axes that split an operand, and partial only along axes
+// that an operand uses. Axes of a power of 2 are compared by their halves, others as a whole.
 Status check_only_split_as(absl::Span<const Layout> operands, const Layout& result);
 
 }  // namespace tessera::testing

@@ -65,7 +65,7 @@ Dense cast(const OpCase& row, const Dense& x) {
   });
 }
 
-// Whether each dim is one of the row's; all are where the row names none.
+// Whether the row reduces each dim; all where the row names none.
 std::vector<bool> reduced_dims(const OpCase& row, size_t rank) {
   std::vector<bool> reduced(rank, !row.has("dims"));
   if (!row.has("dims")) return reduced;

@@ -33,7 +33,7 @@ struct Dense {
 // The values that the formula of the operand gives.
 StatusOr<Dense> dense_operand(const OpOperand& operand);
 
-// The names of op_table(). Requires attributes and operands that the operation accepts.
+// The operations by their names. Requires attributes and operands that the operation accepts.
 using Oracle = std::function<Dense(const OpCase& row, absl::Span<const Dense> x)>;
 const std::map<std::string, Oracle>& op_oracle();
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle of operations that move elements, of products, and of those of neural networks.
+// The oracle of operations that move elements, of products, and of operations of neural networks.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -394,7 +394,7 @@ Dense pool(const OpCase& row, Tensors x, bool is_max) {
   });
 }
 
-// ---- Functions of op_table.cc
+// ---- Functions of table.cc
 
 Dense elementwise(const OpCase&, Tensors x) {
   if (x.size() == 1) {

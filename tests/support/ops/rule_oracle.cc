@@ -339,7 +339,7 @@ class Search {
     return true;
   }
 
-  // Every ordered list of axes, and of these what is wanted.
+  // Tries for the factor every ordered list of axes that is a prefix of a wanted list.
   void choose_factor(size_t factor, Chosen& chosen) {
     if (factor == wanted_.size()) return choose_partial(0, chosen);
     Axes names;

@@ -45,10 +45,10 @@ struct InferenceReport {
   int num_feasible = 0;
 };
 
-// In any case: infer() succeeds, gives layouts of the right ranks, equal ones when called twice,
-// and splits nothing that no operand and no `out` splits. In a searched case also: the assignment
-// gives each factor one list of axes; it is contested exactly where operands disagree; operands
-// that agree receive no bytes; and no feasible assignment takes less predicted time.
+// Checks in any case: infer() succeeds, gives layouts of the right ranks, equal ones when called
+// twice, and splits only by axes that split an operand or `out`. In a searched case also: the
+// assignment gives each factor one list of axes; it is contested exactly where operands disagree;
+// operands that agree receive no bytes; and no feasible assignment takes less predicted time.
 StatusOr<InferenceReport> check_inference(const RuleCase& given, bool is_searched);
 
 }  // namespace tessera::testing

@@ -72,7 +72,7 @@ constexpr Row kRows[] = {
     {"cast", "dtype=i32", "f64", "[5, 3]", "odd"},
     {"cast", "dtype=bool", "i64", "[7]", "int"},
     {"cast", "dtype=f32", "f64", "[5, 3]", "odd"},
-    // ---- Functions of the caller, which op_table.cc has by the number of operands
+    // ---- Functions of the caller, which table.cc has by the number of operands
     {"elementwise", "-", "f64", "[5, 3]", "odd"},
     {"elementwise", "-", "f64", "[]", "odd"},
     {"elementwise", "-", "f64; f64", "[8, 4]; [4]", "odd; even"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every operation of op_table() on small operands, for tests that try many layouts: sizes that the
+// Every operation on small operands, for tests that try many layouts: sizes that the
 // meshes of a test divide, that they do not, that are less than the number of shards, 1 and 0; and
 // rank 0. What they give is in op_oracle.h.
 //
