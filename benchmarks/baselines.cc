@@ -14,7 +14,7 @@
 namespace tessera::benchmarks {
 namespace {
 
-// The most elements of its new box that a device lacks.
+// The most elements that a device lacks of its new box.
 int64_t most_received(const Layout& from, const Layout& to, const Shape& shape) {
   int64_t most = 0;
   for (int64_t position = 0; position < to.mesh().size(); ++position) {

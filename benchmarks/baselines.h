@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The planner that ours is measured against: the relayout of one tensor as a sequence of layouts,
-// each reached from the one before by one collective.
+// The planner that ours is measured against. It relays out one tensor by a sequence of layouts,
+// each made from the layout before it by one collective.
 //
 //   [x, y] to [y, x] on {x=4, y=2}
 //     gather_then_slice   [x, y] -> [-, -] -> [y, x]
@@ -22,8 +22,8 @@ using Sequence = std::vector<Layout>;
 
 // The cost of a sequence on a flat network.
 struct Cost {
-  int64_t received_elements = 0;  // Sum over the steps of the most that a device receives.
-  int num_collectives = 0;        // Steps in which a device receives anything.
+  int64_t received_elements = 0;  // sum over the steps of the most that a device receives
+  int num_collectives = 0;        // steps in which a device receives anything
 };
 Cost cost_of(const Sequence& sequence, const Shape& shape);
 
@@ -34,9 +34,9 @@ struct Link {
 };
 double time_us(const Cost& cost, int64_t element_bytes, const Link& link);
 
-// Gathers the axes that the new layout does not begin with, and slices the rest: the way of last
-// resort in XLA ("involuntary full rematerialization"), but keeping the major axes that both
-// layouts share. Requires layouts without partial axes.
+// Gathers the axes that the new layout does not begin with, and slices the rest. XLA does this as a
+// last resort ("involuntary full rematerialization"); here the major axes that both layouts share
+// are kept. Requires layouts without partial axes.
 StatusOr<Sequence> gather_then_slice(const Layout& from, const Layout& to);
 
 }  // namespace tessera::benchmarks

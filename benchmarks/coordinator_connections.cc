@@ -90,7 +90,7 @@ int64_t count_descriptors() {
   return error ? 0 : std::distance(begin(all), end(all));
 }
 
-// Whatever a client is, these are its calls.
+// The calls of a client of either kind.
 struct Calls {
   std::function<Status()> create_mesh;
   std::function<Status()> barrier;
@@ -112,7 +112,7 @@ Status run_calls(const Calls& calls, bool is_client_0, pid_t service, Shared& sh
   for (int i = 0; i < kRounds; ++i) {
     TESSERA_RETURN_IF_ERROR(do_step(kFirstMesh + i, calls.create_mesh));
   }
-  // The first client of a process that is here counts the descriptors of all its clients.
+  // The first client of a process to arrive counts the descriptors of all its clients.
   const int64_t descriptors = count_descriptors();
   int64_t most = shared.most_descriptors;
   while (most < descriptors && !shared.most_descriptors.compare_exchange_weak(most, descriptors)) {
@@ -124,7 +124,7 @@ Status run_calls(const Calls& calls, bool is_client_0, pid_t service, Shared& sh
   return do_step(kLeft, calls.leave);
 }
 
-// A connection of the coordinator alone.
+// A client that uses only the coordinator.
 Status run_connection(const CoordinatorOptions& options, pid_t service, Shared& shared) {
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<Coordinator> client, connect_coordinator(options));
   std::vector<int> all(options.num_clients);
@@ -187,7 +187,7 @@ Status run_clients_of(int process, const ManyClients& clients, CoordinatorOption
                                    clients.num_hosts == 0
                                        ? run_connection(options, service, shared)
                                        : run_client(options, clients.num_hosts, service, shared);
-                               // At once: the others wait for this client.
+                               // Reported at once, because the others wait for this client.
                                if (!results[i].ok()) {
                                  std::fprintf(stderr, "client %d: %s\n", options.self.client_id,
                                               results[i].ToString().c_str());

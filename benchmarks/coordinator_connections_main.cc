@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prints the cost of many real connections to one coordinator: coordinator_connections.h.
-// Arguments: the number of clients (1000), of processes that they share (4), and of hosts that
-// clients of dtensor are on (0: their calls of the coordinator alone), and of relays (0).
+// Prints the cost of many real connections to one coordinator (coordinator_connections.h).
+// Arguments: the number of clients (1000), of processes that they share (4), of hosts of clients of
+// dtensor (0: calls of the coordinator only), and of relays (0).
 #include <cstdio>
 #include <cstdlib>
 #include <string>

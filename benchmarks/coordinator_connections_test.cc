@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks that 200 clients of one coordinator connect, meet and leave over real connections; and how
-// much memory the service takes for them.
+// Checks that 200 clients of one coordinator connect, meet and leave over real connections, and how
+// much memory the service needs for them.
 #include "benchmarks/coordinator_connections.h"
 
 #include "gtest/gtest.h"

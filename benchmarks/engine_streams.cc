@@ -9,8 +9,8 @@
 //   one way    64 MiB from client 1 to client 0, in blocks of 256 KiB, four in flight
 //   both ways  as one way, in both directions at once
 //   8 B        half of a round trip; the engine's steps are submitted by callbacks
-// Each prints GB/s or us, and the CPU time of the process: seconds per GB that crossed, or us per
-// half round trip.
+// Each row has GB/s or us, and the CPU time of the process: seconds per GB sent, or us per half
+// round trip.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -71,7 +71,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Blocks of one direction: keeps `in_flight` submitted until all are done.
+// The blocks of one direction. Keeps `in_flight` blocks submitted until all are done.
 class Stream {
  public:
   Stream(Engine& engine, bool sends, int peer, absl::Span<std::byte> memory, Engine::Done end)
@@ -82,7 +82,7 @@ class Stream {
         in_flight_(sends ? kInFlight : num_blocks()),
         end_(std::move(end)) {}
 
-  // The first blocks from the caller's thread, the others from the engine's.
+  // Posts the first blocks on the caller's thread; the engine's thread posts the others.
   void post_first() {
     for (size_t i = 0; i < in_flight_; ++i) post(i);
   }
@@ -158,7 +158,7 @@ class Bench {
     const bool sends = both || self() == 1;
     Stream incoming(engine_, false, peer(), absl::MakeSpan(in_), receives ? ends.next() : nullptr);
     Stream outgoing(engine_, true, peer(), absl::MakeSpan(out_), sends ? ends.next() : nullptr);
-    // A word says that the receives are posted.
+    // A message says that the receives are posted.
     Outcomes posted;
     uint64_t word = 0;
     if (receives) incoming.post_first();

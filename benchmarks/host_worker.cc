@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tessera as a contestant of tools/bench, by its public API alone.
+// Tessera as a contestant of tools/bench, by its public API only.
 //
-//   host_worker PREFIX REGION_BYTES         one client; which job, the environment says
+//   host_worker PREFIX REGION_BYTES         one client; the environment names the job
 //
 //   all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, barrier     on Group, one device
 //       memory=arena     buffers in the memory of tensors, which peers map (the default)
@@ -36,7 +36,7 @@ std::string text_of(const Status& status) {
   return status.ok() ? "" : std::string(status.ToString());
 }
 
-// Element (row, col) of the matrices: whole numbers, so small that sums of 8 terms are exact.
+// Element (row, col) of the matrices: small whole numbers, so that sums of 8 terms are exact.
 int64_t element(int64_t row, int64_t col) { return (row * 131 + col * 31) & 0xFFFF; }
 
 // Calls fn(row, col, index) for the elements of a box of a matrix, every `stride`-th row and
@@ -71,7 +71,7 @@ class Relayout {
     return results_[set]->await();
   }
 
-  // The next result gets the block that this gives back, which holds another value.
+  // Overwrites the block that the next result will reuse with another value.
   void poison(int set) {
     results_[set].reset();
     full<T>(shape_, T(-1), to_).await().IgnoreError();
@@ -102,7 +102,7 @@ class Relayout {
                        [&](int64_t r, int64_t c, int64_t at) { out[at] = T(element(r, c)); });
     });
   }
-  // Term number t of each element is t more than the element.
+  // Term t of each element is the element plus t.
   DTensor make_terms() const {
     return local_map(from_, shape_, dtype_of<T>(), {}, [layout = from_](LocalContext& local) {
       const int64_t position = *layout.mesh().position_of_device(local.device_id());
@@ -184,8 +184,8 @@ class HostWorker : public Contestant {
     std::vector<int> ids;
     for (const Device& device : client_.devices()) ids.push_back(device.id);
     TESSERA_ASSIGN_OR_RETURN(group_, client_.group(ids));
-    // There is no other way to memory that peers can map: both regions are the shard of a tensor
-    // that only this worker has.
+    // Only tensors have memory that peers can map. So both regions are the shard of a tensor that
+    // only this worker has.
     std::byte* memory = nullptr;
     holder_ =
         from_function<uint8_t>({num_devices * 2 * region_bytes_}, Layout::parse(*mesh_, "[all]"),
@@ -222,7 +222,7 @@ class HostWorker : public Contestant {
     return absl::InvalidArgumentError(absl::StrCat("host_worker cannot ", name));
   }
 
-  // "x:2,y:2" over "0,1,2,3". Meshes are made once: to make one is a collective.
+  // "x:2,y:2" over "0,1,2,3". Keeps each mesh, because creating one is a collective.
   StatusOr<Mesh> mesh_of(const std::string& axes, const std::string& devices) {
     const auto it = meshes_.find({axes, devices});
     if (it != meshes_.end()) return it->second;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How fast a data set is read: records of one size that are mapped and batched, beside a plain loop
-// with the same result.
+// The speed of reading a data set: mapped and batched records of one size, beside a plain loop with
+// the same result.
 //
 //   input_pipeline [RECORDS [BYTES [BATCH]]]         100000, 784 (an image of MNIST), 128
 //
-// The file is in the page cache. Each record becomes floats, scaled, as images do. Rows are the
+// The file is in the page cache. Each record becomes scaled floats, as images do. Numbers are the
 // best of 5 passes, in records and in processor time of all threads, which other programs on the
-// machine change less: the plain loop, which reads a batch with one system call into one buffer;
-// the data set in this process; and as tensors on two devices of one client, read by the caller and
-// ahead.
+// machine affect less. The rows are:
 //
-// The first two rows show the cost of a round of two clients, by steps of two elements.
+// - two rows with the cost of a round of two clients, by steps of two elements;
+// - the plain loop, which reads a batch with one system call into one buffer;
+// - the data set in this process;
+// - the data set as tensors on two devices of one client, read by the caller and read ahead.
 #include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
@@ -69,7 +70,8 @@ Status write_records(const std::string& path, const Sizes& sizes) {
                                 : absl::InternalError(absl::StrCat("cannot write ", path));
 }
 
-// The loop of a program without a data set. A float of each batch, so that nothing is left out.
+// The loop of a program without a data set. Uses a float of each batch, so that nothing is
+// optimized away.
 StatusOr<double> plain_loop(const std::string& path, const Sizes& sizes) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   std::vector<uint8_t> bytes(static_cast<size_t>(sizes.batch * sizes.record_bytes));
@@ -136,8 +138,8 @@ Status measure(const char* name, const Sizes& sizes, double* expected,
   return absl::OkStatus();
 }
 
-// Steps of two clients in two processes, which read one element each: with a round for each step,
-// and without. Microseconds of a step on client 0.
+// Steps of two clients in two processes, which read one element each, with and without a round per
+// step. Prints microseconds per step on client 0.
 Status measure_rounds() {
   constexpr int64_t kSteps = 5000;
   const auto same = [](input::Element element) -> StatusOr<input::Element> { return element; };

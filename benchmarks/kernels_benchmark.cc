@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prints how fast the kernels of the CPU are on one thread, beside memcpy of as many bytes
-// as the kernel writes, measured in turns in the same run (docs/performance.md explains the table).
+// Prints the speed of the CPU kernels on one thread, beside memcpy of as many bytes as the kernel
+// writes. Both are measured in turns in the same run (docs/performance.md explains the table).
 //
 //   kernels_benchmark [instruction set]      default: the best of the CPU
 //
-// Exit status 1 where a kernel computed something else than a loop over its elements.
+// Exit status 1 if a kernel's result differs from a loop over its elements.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -119,7 +119,8 @@ struct Pull {
   Box to_box;
 };
 
-// The pulls of one step, pulls into one buffer together, of `bytes` in all in runs of `run_bytes`.
+// The pulls of one step, `bytes` in all in runs of `run_bytes`. Consecutive pulls into one buffer
+// are copied together.
 Case copies(std::string name, int64_t element_bytes, int64_t bytes, int64_t run_bytes,
             std::vector<Pull> pulls) {
   const cpu::Stores stores = stores_for(bytes);
@@ -170,7 +171,7 @@ Case rows_to_columns(const Arenas& arenas, int64_t n) {
                 std::move(pulls));
 }
 
-// 4 dense arrays become one in which their runs take turns, or the other way round.
+// Interleaves the runs of 4 dense arrays into one array, or separates them again.
 Case four_way(const Arenas& arenas, bool interleave, int64_t run_bytes, int64_t bytes) {
   const int64_t element = std::min<int64_t>(run_bytes, 8), run = run_bytes / element;
   const int64_t rows = bytes / 4 / run_bytes;
@@ -222,7 +223,7 @@ void measure(const Arenas& arenas, std::vector<Case>& cases) {
     for (Case& c : cases) {
       c.memcpy_seconds.push_back(seconds_of(c.bytes_written, [&] {
         std::memcpy(arenas.to, arenas.from, static_cast<size_t>(c.bytes_written));
-        // So that repeats are not seen as one.
+        // Keeps the compiler from merging the repeats.
         asm volatile("" : : "r"(arenas.to) : "memory");
       }));
       c.seconds.push_back(seconds_of(c.bytes_written, c.run));
@@ -230,7 +231,7 @@ void measure(const Arenas& arenas, std::vector<Case>& cases) {
   }
 }
 
-// Numbers 1 and a little more, equal in all terms: sums of 2, 4 and 16 of them are exact.
+// Numbers slightly above 1, equal in all terms: sums of 2, 4 and 16 terms are exact.
 template <class T>
 void fill(const Arenas& arenas) {
   const T one(1.5f);

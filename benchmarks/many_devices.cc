@@ -4,9 +4,9 @@
 //
 //   many_devices 100 1000 2000
 //
-// One line for each number of devices: seconds to connect, to make a mesh of all and gather one
-// element of each on all of them, to gather again, to gather one copy for all, to meet at a barrier
-// and to shut down.
+// Prints one line for each number of devices, with the seconds to connect, to make a mesh of all
+// devices and gather one element of each on all, to gather again, to gather one copy for all, to
+// meet at a barrier, and to shut down.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -67,7 +67,7 @@ Status measure(int num_devices, bool gathers) {
 }  // namespace
 }  // namespace tessera
 
-// A number with a minus sign before it: of so many devices, without the gather.
+// A number with a minus sign: that many devices, without the gather.
 int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const int number = std::atoi(argv[i]);

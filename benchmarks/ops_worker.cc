@@ -37,7 +37,7 @@ std::string text_of(const Status& status) {
   return status.ok() ? "" : std::string(status.ToString());
 }
 
-// The mean of |x| times 1 to 7 in turn; not a number if the tensor failed.
+// The mean of |x| with weights 1 to 7 in turn; NaN if the tensor carries an error.
 double value_of(const DTensor& x) {
   const StatusOr<HostTensor<float>> host = ops::cast<float>(x).to_host<float>();
   if (!host.ok()) return std::numeric_limits<double>::quiet_NaN();
@@ -112,7 +112,7 @@ class OpsWorker : public Contestant {
 
   int64_t num_devices() const { return static_cast<int64_t>(client_.devices().size()); }
 
-  // Meshes are made once: to make one is a collective.
+  // Keeps each mesh, because creating one is a collective.
   StatusOr<Mesh> mesh_of(const std::vector<MeshAxis>& axes) {
     std::string name;
     for (const MeshAxis& axis : axes) absl::StrAppend(&name, axis.name, "=", axis.size, " ");
@@ -122,7 +122,7 @@ class OpsWorker : public Contestant {
     return meshes_.emplace(name, std::move(mesh)).first->second;
   }
 
-  // Each call makes a new result; the last one of each set is kept, as a program would.
+  // Each call makes a new result. The latest result of each set is kept, as in a program.
   static void repeat(int64_t sets, std::function<DTensor(int set)> fn, Operation* operation) {
     auto results = std::make_shared<std::vector<std::optional<DTensor>>>(sets);
     operation->call = [results, fn = std::move(fn)](int set) {

@@ -5,12 +5,13 @@
 //
 //   parameter_servers [SECONDS]                      of each row; 2
 //
-// A round trip is schedule() and await() of one closure, with nothing else to do: the median. A
-// rate is measured over many closures, from the first schedule() to the end of join(). A pull or a
-// push moves one f32 variable that is cut into a shard on each parameter server; its rate is in
-// bytes of the variable by the median round trip. Processor time is of all five processes, by 10
-// ms, per round trip. Beside them: as many bytes from one process to another by a TCP socket of
-// this host.
+// - A round trip is schedule() and await() of one closure, with no other work; the median is
+//   printed.
+// - A rate is measured over many closures, from the first schedule() to the end of join().
+// - A pull or a push moves one f32 variable with a shard on each parameter server. Its rate is the
+//   bytes of the variable divided by the median round trip.
+// - Processor time is the sum over all five processes, in steps of 10 ms, per round trip.
+// - For comparison as many bytes are sent from one process to another by a TCP socket of this host.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -120,7 +121,7 @@ struct Time {
   absl::Duration cpu;  // of all processes, the mean
 };
 
-// The time of a call, which is made for this long, and three times at least.
+// The time of a call, repeated for `length`, and at least three times.
 StatusOr<Time> measure(absl::Duration length, const std::vector<pid_t>& processes,
                        const std::function<Status()>& call, int64_t* num_calls) {
   std::vector<absl::Duration> times;
@@ -157,7 +158,7 @@ class Benchmark {
   // Round trips, and the rate of all workers.
   Status measure_closures(absl::string_view name, const std::string& function,
                           const std::vector<Argument>& args);
-  // Pulls and pushes of a variable of so many bytes.
+  // Pulls and pushes of a variable of `num_bytes` bytes.
   Status measure_variable(int64_t num_bytes);
   StatusOr<Time> round_trip(const std::string& function, const std::vector<Argument>& args,
                             int64_t* num_calls) {
@@ -199,7 +200,7 @@ Status Benchmark::measure_variable(int64_t num_bytes) {
   int64_t num_pushes = 0;
   TESSERA_ASSIGN_OR_RETURN(const Time pushed, round_trip("push", {v}, &num_pushes));
   print_bytes(absl::StrCat("push of ", size), num_bytes, pushed);
-  // Every push has counted once.
+  // Checks that every push has counted once.
   TESSERA_ASSIGN_OR_RETURN(const std::vector<HostArray> total,
                            coordinator_.schedule("sum", {v}).fetch());
   const double expected = static_cast<double>(num_pushes) * static_cast<double>(num_bytes / 4);
@@ -219,7 +220,7 @@ Status Benchmark::run() {
   return absl::OkStatus();
 }
 
-// An address of this host that no program has, and a socket that listens there.
+// A free address of this host, and a socket that listens on it.
 std::pair<int, sockaddr_in> listen_anywhere() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = {};

@@ -4,7 +4,7 @@
 //
 //   plan_baselines [--markdown] [--small]      --small: only the smallest set
 //
-// Exit status 1 where the baseline is better anywhere.
+// Exit status 1 if the baseline is better for any pair.
 #include <iostream>
 #include <string>
 #include <utility>

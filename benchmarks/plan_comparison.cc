@@ -27,7 +27,7 @@ StatusOr<Cost> cost_of_plan(const testing::RelayoutCase& pair, int64_t* bound) {
   TESSERA_ASSIGN_OR_RETURN(const RelayoutPlan plan,
                            plan_relayout(pair.from, pair.to, pair.shape, DType::kInt8));
   *bound = plan.lower_bound_bytes();
-  // The layouts of the steps: our plan is charged by the same count as the baseline, not by its own
+  // The layouts of the steps. Our plan is charged by the same count as the baseline, not by its own
   // numbers.
   Sequence sequence = {pair.from};
   for (const PlanStep& step : plan.steps()) sequence.push_back(step.to());

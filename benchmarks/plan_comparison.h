@@ -5,9 +5,9 @@
 //   ratio = elements that the busiest device receives / lower bound
 //
 // A set is every ordered pair of different layouts of rank r on a mesh of m axes of two devices
-// (dims even), or the rows of relayout/testdata/relayout_cases.tsv. Means and worsts are over the
-// pairs with a bound above 0; pairs without a bound are counted where a planner receives something
-// all the same.
+// (dims even), or the rows of relayout/testdata/relayout_cases.tsv. Means and worst cases are over
+// the pairs with a bound above 0. Pairs with a bound of 0 are counted if a planner receives
+// something.
 #ifndef TESSERA_BENCHMARKS_PLAN_COMPARISON_H_
 #define TESSERA_BENCHMARKS_PLAN_COMPARISON_H_
 
@@ -30,7 +30,7 @@ struct Column {
   double sum_of_ratios = 0;
   double worst_ratio = 0;
   std::string worst_pair;
-  double sum_of_time_ratios = 0;  // Its time over ours, for a tensor of 16 MiB on Link{}.
+  double sum_of_time_ratios = 0;  // baseline's time over ours, for a tensor of 16 MiB on Link{}
   int64_t num_needless = 0;       // Pairs with a bound of 0 in which a device receives something.
   double mean_ratio() const { return sum_of_ratios / static_cast<double>(num_pairs); }
   double mean_time_ratio() const { return sum_of_time_ratios / static_cast<double>(num_pairs); }
@@ -40,8 +40,8 @@ struct PlanComparison {
   std::string name;
   Column columns[kNumPlanners];
   int64_t num_pairs = 0;
-  // The first pair for which the baseline receives less than we do, or takes less time; empty:
-  // never.
+  // The first pair for which the baseline receives less than our plan, or takes less time; else
+  // empty.
   std::string worse_than_the_baseline;
 
   Status add(const testing::RelayoutCase& pair);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training steps of a replica on each of two hosts, whose gradients travel after the backward pass
-// or, on devices of their own (all_reduce_on()), while it goes on. tools/bench_overlap starts it on
-// two hosts of this machine, with a limit on the network:
+// Training steps of two replicas, one on each of two hosts. Gradients travel after the backward
+// pass, or during it on devices of their own (all_reduce_on()). tools/bench_overlap starts the
+// program on two hosts of this machine, with a limit on the network:
 //
 //   tools/bench_overlap --rate 1gbit --layers=8 --width=512 --rows=256
 //
-// Each client has two devices, one of them for communication. The numbers are medians of
-// interleaved rounds, in milliseconds for a step.
+// Each client has two devices, of which the second is for communication. The numbers are medians of
+// interleaved rounds, in milliseconds per step.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -4,10 +4,10 @@
 //
 //   small_operations [CLIENTS,CLIENTS,... [CALLS [OPERATION]]]         "1,2,4,8", 3000, all
 //
-// A line for each operation and number of clients of one device, means of CALLS calls in a row:
-// time of client 0 and, of an average client, processor time (all threads), thereof in the kernel,
-// times that it went to sleep, times that it gave its core to others, and memory allocations. "20
-// barriers": of a fifth as many calls, 20 after each sleep of 10 ms.
+// Each line has an operation and a number of clients with one device each. The numbers are means of
+// CALLS consecutive calls: the time on client 0, then for an average client the processor time (all
+// threads), the part in the kernel, the number of sleeps, the number of yields, and memory
+// allocations. "20 barriers" makes a fifth as many calls, 20 after each sleep of 10 ms.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ double seconds_of(const timeval& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
 }
 
-// The resources that this process has used so far.
+// The resources used by this process so far.
 using Usage = std::array<double, 5>;
 Usage usage_now() {
   rusage usage;
@@ -49,7 +49,7 @@ Usage usage_now() {
 struct Operation {
   const char* name;
   std::function<Status()> call;
-  // More than 0: so many calls at a time, after a while without any.
+  // If more than 0: that many calls at a time, after a pause.
   int burst = 0;
 };
 
@@ -76,7 +76,7 @@ Status measure(const Operation& operation, const Group& group, int num_calls) {
   } else {
     num_calls = std::max(num_calls / 100, 1) * operation.burst;
     for (int i = 0; i < num_calls; i += operation.burst) {
-      absl::SleepFor(absl::Milliseconds(10));  // sleep: what comes after it is measured
+      absl::SleepFor(absl::Milliseconds(10));  // sleep: the calls after it are measured
       TESSERA_ASSIGN_OR_RETURN(const double time,
                                run_calls(operation, group, operation.burst, taken));
       microseconds += time / num_calls;

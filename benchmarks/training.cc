@@ -12,7 +12,7 @@ namespace tessera::bench {
 namespace {
 
 constexpr uint32_t kDataSeed = 1000;
-// Random weights are noise times this, so their standard deviation is 0.1.
+// Random weights are noise times this factor, so their standard deviation is 0.1.
 constexpr float kFactor = 0.35F;
 // Wider transformers have smaller weights, so that they train at the same rate. At 64 numbers per
 // token it is kFactor.
@@ -134,7 +134,7 @@ Training::Training(const Mesh& mesh, const DigitsSize& size) : weights_(mesh, DT
 }
 
 Training::Training(const Mesh& mesh, const TransformerSize& size) : weights_(mesh, size.dtype) {
-  // Each piece has one token more, the last one to predict.
+  // Each piece has one more token, which is the last to predict.
   const StatusOr<Layout> rows = Layout::parse(mesh, "[batch, -]");
   const auto tokens_from = [&](int64_t first) {
     return integers({size.pieces, size.context}, rows, [&, first](int64_t i) {

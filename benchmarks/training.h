@@ -46,14 +46,14 @@ struct TransformerSize {
   int64_t hidden() const { return 4 * width; }
 };
 
-// Variables, in the order in which the network takes them. Weight i is noise of seed i + 1.
+// Variables, in the order in which the network asks for them. Weight i is noise of seed i + 1.
 class Weights {
  public:
   Weights(Mesh mesh, DType dtype) : mesh_(std::move(mesh)), dtype_(dtype) {}
 
-  // The next weight, cast to the dtype. It is made the first time that the network asks for it.
+  // The next weight, cast to the dtype. The first request of the network makes it.
   DTensor next(const Shape& shape, absl::string_view layout, float factor, float offset = 0);
-  // From now on next() starts at the first weight, and gives values that the tape watches.
+  // Restarts next() at the first weight; its values are watched by the tape from now on.
   void read(Tape& tape);
 
   absl::Span<Variable> variables() { return absl::MakeSpan(variables_); }
@@ -77,15 +77,15 @@ class Training {
   Training(const Mesh& mesh, const DigitsSize& size);
   Training(const Mesh& mesh, const TransformerSize& size);
 
-  // Returns when the devices have been given the step.
+  // Returns when the step has been submitted to the devices.
   Status start_step();
   // Waits until the devices have the weights and the loss of the last step.
   Status await() const;
-  // As start_step() and await().
+  // start_step(), then await().
   Status step();
   // The loss of the last step, before its update.
   StatusOr<float> loss() const;
-  // The same, which the devices may not have computed yet.
+  // The loss of the last step as a tensor, which the devices may not have computed yet.
   const std::optional<DTensor>& last_loss() const { return loss_; }
 
  private:
@@ -100,7 +100,7 @@ class ReplicaTraining {
  public:
   static StatusOr<ReplicaTraining> create(distribute::Strategy strategy, const DigitsSize& size);
 
-  // As in Training.
+  // Does one step, as Training::step().
   Status step();
   StatusOr<float> loss() const;
 

@@ -40,8 +40,8 @@ Status quickstart() {
   const DTensor x_rows = relayout(x, rows);
   const DTensor x_blocks = relayout(x_rows, blocks);
 
-  // 6. Which device holds what. 10 rows over 4 devices: sizes differ by at most one, and nothing is
-  //    padded.
+  // 6. visualize() shows which device holds which part. 10 rows over 4 devices: sizes differ by at
+  //    most one, and nothing is padded.
   for (const DTensor& tensor : {x, x_rows, x_blocks}) {
     TESSERA_ASSIGN_OR_RETURN(const std::string picture, visualize(tensor.layout(), shape));
     std::printf("%s\n", picture.c_str());
@@ -52,8 +52,8 @@ Status quickstart() {
   std::printf("device 2 holds %s of %s, and its first element is %g\n",
               shard.box.to_string().c_str(), rows.to_string().c_str(), shard.data[0]);
 
-  // 8. A mistake is an error that says what is wrong, never a crash. It travels with the tensor
-  //    until the tensor is read.
+  // 8. A mistake is an error with a message, never a crash. It travels with the tensor until the
+  //    tensor is read.
   const DTensor wrong = relayout(x, Layout::parse(mesh, "[bach, -]"));
   std::printf("a typo: %s\n", std::string(wrong.status().message()).c_str());
 

@@ -17,7 +17,7 @@ namespace {
 
 using namespace tessera;
 
-// The shards that this client holds, a line each.
+// The shards that this client holds, one per line.
 StatusOr<std::string> local_shards(const DTensor& tensor) {
   std::string text;
   for (int i = 0; i < tensor.num_local_shards(); ++i) {
@@ -30,9 +30,8 @@ StatusOr<std::string> local_shards(const DTensor& tensor) {
 }
 
 Status multi_client() {
-  // 1. Every client runs this same function and makes the same calls in the same order. connect()
-  //    reads which client this is, and where the others are, from the environment that tessera_run
-  //    sets.
+  // 1. Every client runs this same function and makes the same calls in the same order. The
+  //    environment that tessera_run sets tells connect() its client id and the addresses.
   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect());
   const int64_t num_devices = static_cast<int64_t>(client.devices().size());
   std::printf("client %d of %d has %zu of %ld devices\n", client.client_id(), client.num_clients(),
@@ -53,15 +52,15 @@ Status multi_client() {
         }
       });
 
-  // 4. A plan says what a relayout will do, before it is done. It is a value, the same on every
-  //    client, so one of them prints it.
+  // 4. A plan shows a relayout before it runs. It is a value, the same on every client, so one
+  //    client prints it.
   TESSERA_ASSIGN_OR_RETURN(Layout columns_layout, Layout::parse(mesh, "[-, x]"));
   TESSERA_ASSIGN_OR_RETURN(RelayoutPlan plan,
                            plan_relayout(rows.layout(), columns_layout, shape, DType::kInt64));
   if (client.client_id() == 0) std::printf("%s", plan.explain().c_str());
 
-  // 5. Rows to columns to a copy on every device. Each device reads what it lacks straight from
-  //    the memory of the device that has it, also in another process.
+  // 5. Rows to columns to a copy on every device. Each device reads its missing parts directly from
+  //    the memory of the device that has them, also in another process.
   const DTensor columns = relayout(rows, columns_layout);
   const DTensor copies = relayout(columns, Layout::replicated(mesh, 2));
   TESSERA_ASSIGN_OR_RETURN(std::string row_text, local_shards(rows));
@@ -82,8 +81,8 @@ Status multi_client() {
   TESSERA_ASSIGN_OR_RETURN(std::string sum_text, local_shards(sums));
   if (client.client_id() == 0) std::printf("sums of the columns\n%s", sum_text.c_str());
 
-  // 7. No client passes before all have arrived. A client that does not arrive within 10 s is named
-  //    in the error (see 04_failure.cc).
+  // 7. No client passes before all have arrived. The error names a client that does not arrive
+  //    within 10 s (see 04_failure.cc).
   TESSERA_RETURN_IF_ERROR(mesh.barrier("before_exit", absl::Seconds(10)));
   TESSERA_RETURN_IF_ERROR(client.shutdown());
   std::printf("done\n");

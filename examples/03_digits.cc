@@ -9,8 +9,8 @@
 //   softmax(logits)[label]
 //
 // The mesh has an axis `batch`, which splits the images (data parallel), and an axis `model`, which
-// splits the H hidden units (tensor parallel). The first two rows are what the program says, the
-// others follow:
+// splits the H hidden units (tensor parallel). The program sets the layouts of the first two rows
+// and of the image indices; the others follow:
 //
 //   tensor          shape                layout                gradient, before it is reduced
 //   W1, b1          [64, H], [H]         [-, model], [model]   ... sum{batch}
@@ -20,7 +20,7 @@
 //   hidden W2       [images, 10]         [batch, -] sum{model}
 //
 // The mathematics is the same for every mesh: losses are means over the whole batch, and weights
-// and batches depend on global indices alone.
+// and batches depend only on global indices.
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -65,7 +65,7 @@ using namespace tessera::examples;
 constexpr int64_t kHidden = 96;
 
 // 1. The client, with the devices that the command line or the launcher asks for. The rest of the
-//    program does not know which they are.
+//    program works with any devices.
 StatusOr<Client> connect() {
   ClientOptions options;
   options.num_local_devices = absl::GetFlag(FLAGS_devices);
@@ -90,10 +90,10 @@ StatusOr<Mesh> make_mesh(const Client& client) {
   return create_mesh(client, {{"batch", batch}, {"model", model}});
 }
 
-// 3. The data. It is small: every device has all images, and takes the images that it works on.
+// 3. The data. It is small, so every device has all images, and takes the images of its batches.
 struct Data {
   DTensor pixels, labels;   // [images, 64], [images]
-  DTensor train, held_out;  // which images
+  DTensor train, held_out;  // indices of images
 };
 
 StatusOr<Digits> read(const char* program) {
@@ -115,8 +115,8 @@ Data load_data(const Digits& digits, const Mesh& mesh, random::Key key) {
           ops::slice(order, {0}, {num_train}), ops::slice(order, {num_train}, {n})};
 }
 
-// 4. The network.
-// Uniform in [-limit, limit), with the limit of Glorot and Bengio, 2010.
+// 4. The network. Weights are uniform in [-limit, limit), with the limit of Glorot and Bengio,
+//    2010.
 std::vector<Variable> make_weights(const Mesh& mesh, random::Key key) {
   const auto layout = [&](const char* text) { return Layout::parse(mesh, text); };
   const double limit1 = std::sqrt(6.0 / (kNumPixels + kHidden));
@@ -129,10 +129,12 @@ std::vector<Variable> make_weights(const Mesh& mesh, random::Key key) {
           Variable("b2", zeros<float>({kNumDigits}, layout("[-]")))};
 }
 
-// The mean loss of some images. `tally` grows by the sum of their losses and the number of right
-// answers: each device adds its own images, so the tally is partial along `batch`, and nothing is
-// sent until it is read. The second product sums over hidden units, of which a device has some; its
-// layout asks for the sum here, once for all that needs it.
+// The mean loss of some images.
+//
+// - `tally` grows by the sum of their losses and the number of right answers. Each device adds its
+//   own images, so the tally is partial along `batch`, and nothing is sent until it is read.
+// - The second product sums over hidden units, of which each device has some. Its layout asks for
+//   the sum here, once for all uses.
 DTensor loss_of(const std::vector<DTensor>& w, const Data& data, const DTensor& images,
                 DTensor& tally) {
   const DTensor x = ops::take(data.pixels, images, 0);
@@ -146,7 +148,7 @@ DTensor loss_of(const std::vector<DTensor>& w, const Data& data, const DTensor& 
   return ops::mean(losses);
 }
 
-// 5. Training: every image once in an order that the key decides. Calls enqueue work and return.
+// 5. Training: every image once, in an order that the key decides. Calls enqueue work and return.
 Status train_epoch(std::vector<Variable>& weights, Sgd& optimizer, const Data& data,
                    random::Key key, DTensor& tally) {
   const StatusOr<Layout> split = Layout::parse(weights[0].layout().mesh(), "[batch]");
@@ -165,7 +167,7 @@ Status train_epoch(std::vector<Variable>& weights, Sgd& optimizer, const Data& d
   return absl::OkStatus();
 }
 
-// Progress and files are for one client to write.
+// One client writes the progress and the files.
 Status train(const Client& client, std::vector<Variable>& weights, const Data& data,
              random::Key key) {
   Sgd optimizer{.learning_rate = 0.05, .momentum = 0.9};
@@ -189,7 +191,7 @@ Status train(const Client& client, std::vector<Variable>& weights, const Data& d
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot write \"", path, "\""));
 }
 
-// 6. What counts is how it reads digits that it has never seen.
+// 6. The test: the loss and accuracy on digits that were not in the training.
 Status test(const Client& client, const std::vector<Variable>& weights, const Data& data) {
   const Mesh& mesh = weights[0].layout().mesh();
   std::vector<DTensor> w;
@@ -205,7 +207,7 @@ Status test(const Client& client, const std::vector<Variable>& weights, const Da
 }
 
 // 7. The weights. to_host() collects the shards from all devices, so every client calls it, and one
-//    writes.
+//    client writes.
 Status save(const Client& client, const std::vector<Variable>& weights) {
   const std::string folder = absl::GetFlag(FLAGS_out);
   if (folder.empty()) return absl::OkStatus();

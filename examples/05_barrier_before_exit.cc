@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A barrier before exit: a client that exits early takes its shards with it, and other clients may
-// still read them. A barrier on the mesh returns when all earlier work of every client is complete.
+// A barrier before exit: if a client exits early, its shards are lost, and other clients may still
+// be reading them. A barrier on the mesh returns when all earlier work of every client is complete.
 //
 //   bazel build //job:tessera_run //examples:05_barrier_before_exit
 //   bazel-bin/job/tessera_run --clients 4 bazel-bin/examples/05_barrier_before_exit
@@ -29,7 +29,7 @@ Status barrier_before_exit() {
   // 3. The call above only enqueued work. The barrier waits for it, on all clients.
   TESSERA_RETURN_IF_ERROR(mesh.barrier("before_exit", absl::Seconds(30)));
 
-  // 4. The value is there: reading it does not wait.
+  // 4. The value is complete: reading it does not wait.
   TESSERA_ASSIGN_OR_RETURN(ShardView<float> shard, x.shard<float>(0));
   std::printf("client %d holds %s of %s, from %g to %g\n", client.client_id(),
               shard.box.to_string().c_str(), batch_sharded.to_string().c_str(), shard.data.front(),

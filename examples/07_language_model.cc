@@ -8,18 +8,18 @@
 //   bazel-bin/job/tessera_run --clients 4 --devices-per-client 2 $P
 //
 // The mesh has an axis `batch`, which splits the pieces of text (data parallel), and an axis
-// `model`, which splits the heads, the hidden units and the vocabulary (tensor parallel). Layouts
-// stand where weights and texts are made. Those of all other tensors follow:
+// `model`, which splits the heads, the hidden units and the vocabulary (tensor parallel). The
+// program gives layouts only to weights and texts. The layouts of all other tensors follow:
 //
 //   tensor                        shape                          layout
 //   tokens                        [pieces, kContext]             [batch, -]
 //   embedding                     [vocabulary, kWidth]           [model, -]
 //   embedding taken at tokens     [pieces, kContext, kWidth]     [batch, -, -] sum{model}
 //   queries, keys, values         [pieces, kHeads, ..., kDepth]  [batch, model, -, -]
-//   what heads add to the vector  [pieces, kContext, kWidth]     [batch, -, -] sum{model}
+//   outputs of the heads, summed  [pieces, kContext, kWidth]     [batch, -, -] sum{model}
 //   logits                        [pieces, kContext, vocabulary] [batch, -, model]
 //
-// A partial tensor, sum{model}, is reduced where an operation needs its value: here by layer_norm,
+// A partial tensor, sum{model}, is reduced when an operation needs its value. Here layer_norm does,
 // twice in a block and direction. The losses are the same on every mesh, up to rounding.
 #include <cmath>
 #include <cstddef>
@@ -60,16 +60,16 @@ namespace {
 using namespace tessera;
 
 constexpr char kText[] = "pride_and_prejudice.txt";
-constexpr int64_t kContext = 32;  // characters that a prediction may depend on
+constexpr int64_t kContext = 32;  // characters on which a prediction may depend
 constexpr int64_t kWidth = 64;    // numbers per character
 constexpr int64_t kHeads = 4;
 constexpr int64_t kDepth = kWidth / kHeads;
 constexpr int64_t kHidden = 4 * kWidth;
 constexpr int kBlocks = 2;
 
-// 1. The weights. A weight is made where the model uses it for the first time, so its layout stands
-//    there. Its numbers depend on the key and on their global indices alone: no device needs those
-//    of another one, and they are the same on every mesh.
+// 1. The weights. The model makes a weight, with its layout, when it first uses it. Its numbers
+//    depend only on the key and on their global indices: no device needs numbers of another device,
+//    and they are the same on every mesh.
 struct Initial {
   double mean = 0;
   double stddev = 0;
@@ -91,7 +91,7 @@ class Weights {
     }
     return values_[place->second];
   }
-  // From now on values are what the variables hold now, watched by this tape; null: by none.
+  // Takes the current values of the variables, and lets the tape watch them unless it is null.
   void read(Tape* tape) {
     tape_ = tape;
     values_.clear();
@@ -120,8 +120,8 @@ DTensor normalized(Weights& w, const std::string& name, const DTensor& x) {
                          w(name + ".bias", {kWidth}, "[-]", {}), 1e-5);
 }
 
-// Each device has the heads that it has the weights of. The last product sums over heads, of which
-// each device has some: the result is partial.
+// Each device computes the heads whose weights it has. The last product sums over heads, of which
+// each device has some, so the result is partial.
 DTensor attend(Weights& w, const std::string& name, const DTensor& x) {
   const auto project = [&](const char* which) {
     const DTensor weight = w(name + which, {kWidth, kHeads, kDepth}, "[-, model, -]");
@@ -135,7 +135,7 @@ DTensor attend(Weights& w, const std::string& name, const DTensor& x) {
   return ops::einsum("bhtd,hdw->btw", {heads, weight});
 }
 
-// As attend(), with hidden units in place of heads.
+// The structure of attend(), with hidden units in place of heads.
 DTensor think(Weights& w, const std::string& name, const DTensor& x) {
   const DTensor up = ops::matmul(x, w(name + ".up", {kWidth, kHidden}, "[-, model]"));
   const DTensor hidden = ops::gelu(up + w(name + ".up_bias", {kHidden}, "[model]", {}));
@@ -143,8 +143,9 @@ DTensor think(Weights& w, const std::string& name, const DTensor& x) {
          w(name + ".down_bias", {kWidth}, "[-]", {});
 }
 
-// For each place of each piece, how likely each character is to be the next one. A device has some
-// rows of the embedding: take() gives 0 for the others, so that the sum over `model` is the row.
+// For each place of each piece, the likelihood of each character to be the next one. A device has
+// some rows of the embedding: take() gives 0 for the others, so that the sum over `model` is the
+// row.
 DTensor logits_of(Weights& w, const DTensor& tokens, int64_t vocabulary) {
   const DTensor embedding = w("embedding", {vocabulary, kWidth}, "[model, -]");
   DTensor x = ops::take(embedding, tokens, 0) + w("places", {kContext, kWidth}, "[-, -]");
@@ -156,11 +157,11 @@ DTensor logits_of(Weights& w, const DTensor& tokens, int64_t vocabulary) {
   return ops::einsum("btw,vw->btv", {normalized(w, "last", x), embedding});
 }
 
-// 3. The text, as numbers of characters. It is small: every device has all of it.
+// 3. The text, as numbers of characters. It is small, so every device has all of it.
 struct Text {
   std::string characters;   // the vocabulary
   int64_t size, num_train;  // the last tenth is held out
-  double entropy;           // of single characters: the least loss of a model without context
+  double entropy;           // of single characters: a lower loss needs context
   DTensor tokens;
 
   int64_t vocabulary() const { return static_cast<int64_t>(characters.size()); }
@@ -182,8 +183,8 @@ Text load_text(const Mesh& mesh, const std::string& data) {
           from_host<int64_t>(tokens, {size}, Layout::replicated(mesh, 1))};
 }
 
-// The mean loss of predicting, in the pieces of text that start there ([pieces, 1], split along
-// `batch`), each character from those before it.
+// The mean loss of predicting each character from the characters before it, in the pieces of text
+// that begin at `starts` ([pieces, 1], split along `batch`).
 DTensor loss_of(Weights& w, const Text& text, const DTensor& starts) {
   const DTensor places =
       starts + iota<int64_t>({kContext}, Layout::replicated(starts.layout().mesh(), 1));
@@ -192,9 +193,9 @@ DTensor loss_of(Weights& w, const Text& text, const DTensor& starts) {
   return ops::mean(ops::softmax_cross_entropy(logits_of(w, tokens, text.vocabulary()), next));
 }
 
-// 4. Training. Calls return before the devices have run, so the client stays ahead of its devices.
-//    Each step waits for the loss of the one before: further ahead, tensors of many steps would be
-//    in memory at once.
+// 4. Training. Calls return before the devices have run, so the client is ahead of its devices.
+//    Each step waits for the loss of the step before. Otherwise tensors of many steps would be in
+//    memory at once.
 Status train(const Client& client, Weights& w, const Text& text, random::Key key, LayoutArg rows) {
   AdamW optimizer{.learning_rate = 0.003, .beta2 = 0.99, .shard_state = true};
   const absl::Time start = absl::Now();
@@ -207,8 +208,8 @@ Status train(const Client& client, Weights& w, const Text& text, random::Key key
     w.read(&tape);
     const DTensor loss = loss_of(w, text, starts);
 
-    // Gradients are sums over pieces, of which each device has some: they are all-reduced along
-    // `batch`. Each device then updates a part of each weight, for which it keeps the state of
+    // Gradients are sums over pieces, of which each device has some, so they are all-reduced along
+    // `batch`. Each device then updates the part of each weight for which it keeps the state of
     // AdamW, and the new values are all-gathered.
     const ClippedGradients clipped = clip_by_global_norm(tape.gradient(loss, w.values()), 1);
     TESSERA_RETURN_IF_ERROR(optimizer.apply(w.variables(), clipped.gradients));
@@ -227,7 +228,7 @@ Status train(const Client& client, Weights& w, const Text& text, random::Key key
   return absl::OkStatus();
 }
 
-// The loss on the held-out text: of all its pieces, one after the other.
+// The mean loss on all pieces of the held-out text.
 StatusOr<float> test(Weights& w, const Text& text, LayoutArg rows) {
   const int64_t num_pieces = (text.size - text.num_train - 1) / kContext;
   const DTensor starts = iota<int64_t>({num_pieces, 1}, rows) * kContext + text.num_train;
@@ -235,9 +236,9 @@ StatusOr<float> test(Weights& w, const Text& text, LayoutArg rows) {
   return loss.data[0];
 }
 
-// 5. Writing. Each character is drawn with the likelihood that the model gives it: the largest of
-//    logits with Gumbel noise is such a draw. It becomes the last one that the next character is
-//    predicted from. No number leaves the devices before all are drawn.
+// 5. Writing. Each character is drawn with the probability that the model gives it: the index of
+//    the largest of the logits with Gumbel noise is such a draw. The next prediction includes it.
+//    No number leaves the devices before all characters are drawn.
 StatusOr<std::string> write(Weights& w, const Text& text, random::Key key) {
   const Mesh& mesh = text.tokens.layout().mesh();
   const int64_t vocabulary = text.vocabulary();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fitting a network to a function: operations, gradients, random numbers and an optimizer. Layouts
-// stand where tensors are made; those of everything else follow.
+// Fitting a network to a function: operations, gradients, random numbers and an optimizer. The
+// program gives layouts to the tensors that it creates; all other layouts follow.
 //
 //   bazel build //job:tessera_run //examples:08_fit
 //   bazel-bin/job/tessera_run --clients 2 --devices-per-client 4 bazel-bin/examples/08_fit
@@ -42,14 +42,15 @@ Status fit() {
   // 2. The state of the optimizer is also split over the axes that a weight does not use.
   AdamW optimizer{.learning_rate = 0.02, .shard_state = true};
   for (int step = 0; step <= 200; ++step) {
-    // 3. What is computed from watched tensors is recorded.
+    // 3. The tape records operations on watched tensors.
     Tape tape;
     std::vector<DTensor> w;
     for (const Variable& weight : weights) w.push_back(tape.watch(weight.value()));
     const DTensor hidden = ops::tanh(ops::matmul(x, w[0]) + w[1]);
     const DTensor loss = ops::mean(ops::square(ops::matmul(hidden, w[2]) + w[3] - y));
 
-    // 4. Each device has the gradient of its own points: a term, which the optimizer reduces.
+    // 4. Each device has the gradient of its own points. It is a term of a sum, which the optimizer
+    //    reduces.
     const std::vector<DTensor> gradients = tape.gradient(loss, w, {.reduce = Reduce::kLater});
     TESSERA_RETURN_IF_ERROR(optimizer.apply(absl::MakeSpan(weights), gradients));
     if (step % 50 != 0) continue;

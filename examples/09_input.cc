@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training from a file: a data set in batches, which each client reads its own part of, and a
-// position in it that another run goes on from. The model is one matrix: softmax regression.
+// Training from a file. Each client reads its own part of each batch of a data set. The program
+// prints positions in the data set, from which another run can continue. The model is one matrix:
+// softmax regression.
 //
 //   bazel build //job:tessera_run //examples:09_input
 //   bazel-bin/job/tessera_run --clients 4 --devices-per-client 2 bazel-bin/examples/09_input
@@ -27,8 +28,8 @@ using namespace tessera;
 constexpr int64_t kNumPixels = 64;
 constexpr int64_t kNumDigits = 10;
 
-// 1. A line of the file has 65 columns; an element is made of it: the pixels from 0 to 1, and the
-//    digit.
+// 1. Makes an element from a line of the file, which has 65 columns: the pixels from 0 to 1, and
+//    the digit.
 StatusOr<input::Element> image_and_digit(input::Element columns) {
   std::vector<float> pixels;
   for (int64_t i = 0; i < kNumPixels; ++i) {
@@ -42,19 +43,19 @@ Status train(const std::string& file) {
   const auto num_devices = static_cast<int64_t>(client.devices().size());
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"batch", num_devices}}));
 
-  // 2. Which examples there are, and in which order: the same on every mesh.
+  // 2. The examples and their order, which are the same on every mesh.
   const std::vector<DType> columns(kNumPixels + 1, DType::kInt32);
   TESSERA_ASSIGN_OR_RETURN(const input::Dataset lines, input::Dataset::csv({file}, columns));
   const input::Dataset batches =
       lines.map(image_and_digit).cache().shuffle(/*seed=*/1).repeat(5).batch(128);
 
-  // 3. How a batch is split: along its examples.
+  // 3. A batch is split along its examples.
   TESSERA_ASSIGN_OR_RETURN(const Layout images, Layout::batch_sharded(mesh, "batch", 2));
   TESSERA_ASSIGN_OR_RETURN(const Layout digits, Layout::batch_sharded(mesh, "batch", 1));
   TESSERA_ASSIGN_OR_RETURN(const input::Loader loader,
                            input::distribute(client, batches, {images, digits}));
 
-  // 4. From the start, or from where another run was.
+  // 4. Starts at the beginning, or at the position of another run.
   input::IteratorState from;
   if (const std::string text = absl::GetFlag(FLAGS_from); !text.empty()) {
     TESSERA_ASSIGN_OR_RETURN(from, input::IteratorState::parse(text));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training with parameter servers: workers read points, each its own, pull weights and push
-// gradients, each at its own pace. One worker is killed in the middle; every step still counts
+// Training with parameter servers. Each worker reads its own points, pulls weights and pushes
+// gradients at its own pace. One worker is killed during the training; every step still counts
 // exactly once.
 //
 //   bazel build //examples:10_parameter_server
 //   bazel-bin/examples/10_parameter_server
 //
-// Without TF_CONFIG the program starts the other tasks of a cluster on this host by itself; with
-// TF_CONFIG it is one task of a cluster.
+// Without TF_CONFIG the program starts the other tasks of a cluster on this host. With TF_CONFIG it
+// is one task of a cluster.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -44,7 +44,7 @@ constexpr int kNumPoints = 4096;
 constexpr int kBatch = 64;
 constexpr int kNumInputs = 4;
 
-// Number i as x and the value to learn for it, x times (0, 1, 2, 3).
+// Number i as an input x, and the value to learn for it, x times (0, 1, 2, 3).
 StatusOr<input::Element> point(input::Element element) {
   std::mt19937 random(static_cast<uint32_t>(element[0].view<int64_t>()[0]));
   std::vector<float> x(kNumInputs);
@@ -57,7 +57,7 @@ StatusOr<input::Element> point(input::Element element) {
                         HostArray::of<float>(std::vector<float>{y}, {1})};
 }
 
-// 1. The data set of one worker: its part of the points, without an end.
+// 1. The data set of one worker: its part of the points, repeated without end.
 StatusOr<input::Dataset> points(const InputContext& context) {
   return input::Dataset::range(kNumPoints)
       .shard(context.num_input_pipelines, context.input_pipeline_id)
@@ -67,7 +67,7 @@ StatusOr<input::Dataset> points(const InputContext& context) {
       .batch(kBatch);
 }
 
-// 2. A step of training, as a worker runs it, on the next batch of that worker.
+// 2. A step of training on the worker's next batch. Workers run it.
 StatusOr<std::vector<DTensor>> step(WorkerContext& context, absl::Span<const Argument> args) {
   const auto& weights = std::get<RemoteVariable>(args[0]);
   const auto& count = std::get<RemoteVariable>(args[1]);
@@ -82,8 +82,8 @@ StatusOr<std::vector<DTensor>> step(WorkerContext& context, absl::Span<const Arg
   const DTensor loss = ops::mean(ops::square(ops::matmul(x, w) - y));
   const std::vector<DTensor> gradients = tape.gradient(loss, {w});
 
-  // 3. What a step pushes counts once it has returned OK: all of it, once, or nothing. So does what
-  //    it has read.
+  // 3. When a step returns OK, all its pushes count, exactly once, and its reads too. Otherwise
+  //    none of them counts.
   TESSERA_RETURN_IF_ERROR(context.push_add(weights, gradients[0] * -0.2));
   TESSERA_RETURN_IF_ERROR(
       context.push_add(count, ones<float>({}, Layout::replicated(context.mesh(), 0))));
@@ -106,7 +106,7 @@ Status serve(const cluster::Cluster& cluster) {
   return server.join();
 }
 
-// 5. The chief makes variables and data sets, and schedules functions by their names.
+// 5. The chief makes variables and data sets, and schedules functions by name.
 Status lead(const cluster::Cluster& cluster, pid_t victim) {
   TESSERA_ASSIGN_OR_RETURN(ClusterCoordinator coordinator,
                            ClusterCoordinator::create(cluster, fixed_shards(2)));
@@ -132,7 +132,7 @@ Status lead(const cluster::Cluster& cluster, pid_t victim) {
       std::printf("worker 1 is killed\n");
     }
   }
-  // 6. Waits for all steps. Those of the lost worker run again on the other one.
+  // 6. Waits for all steps. The other worker repeats the steps of the lost worker.
   TESSERA_RETURN_IF_ERROR(coordinator.join());
   TESSERA_ASSIGN_OR_RETURN(const std::vector<HostArray> values,
                            coordinator.schedule("read", {weights, count}).fetch());
@@ -144,8 +144,8 @@ Status lead(const cluster::Cluster& cluster, pid_t victim) {
   return absl::OkStatus();
 }
 
-// An address of this host that no program has. The socket stays open and holds the port; by
-// SO_REUSEADDR a server may bind it all the same.
+// A free address of this host. The socket stays open and holds the port; with SO_REUSEADDR a server
+// can still bind it.
 std::string free_address() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   const int one = 1;

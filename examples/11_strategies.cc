@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One program under every strategy: two layers that read digits, written for a replica. Loss and
-// accuracy are the same under each, whatever the number of replicas.
+// accuracy are the same under each strategy and for any number of replicas.
 //
 //   bazel build //job:tessera_run //examples:11_strategies
 //   bazel-bin/job/tessera_run --devices-per-client 4
@@ -38,7 +38,7 @@ constexpr int64_t kNumPixels = 64;
 constexpr int64_t kNumHidden = 32;
 constexpr int64_t kNumDigits = 10;
 
-// 1. The strategies differ in the devices of their replicas, and in where variables are.
+// 1. The strategies differ in the devices of their replicas, and in the places of variables.
 StatusOr<Strategy> make_strategy(const Client& client, const std::string& name) {
   if (name == "one_device") return distribute::one_device_strategy(client);
   if (name == "mirrored") return distribute::mirrored_strategy(client);
@@ -64,7 +64,7 @@ StatusOr<input::Dataset> read_examples(const std::string& file) {
 }
 
 // 3. Weights are the same on all replicas. Each replica has a part of `right`, the number of digits
-//    read right; reading it adds them up.
+//    read right; reading it adds up the parts.
 struct Model {
   DistributedVariable hidden, output, right;
 };
@@ -108,10 +108,10 @@ std::vector<PerReplica> loss_and_gradients(const Strategy& strategy, Model& mode
       batch.values[0], batch.values[1]);
 }
 
-// 5. Their sums are those of the batch.
+// 5. The sums of the parts are the loss and the gradients of the batch.
 Status update(const Strategy& strategy, Sgd& optimizer, Model& model,
               const std::vector<PerReplica>& results) {
-  TESSERA_RETURN_IF_ERROR(results[0].status());  // where all replicas failed, it is the only one
+  TESSERA_RETURN_IF_ERROR(results[0].status());  // if all replicas failed, it is the only result
   Variable weights[] = {model.hidden.variable(), model.output.variable()};
   const std::vector<DTensor> gradients = strategy.batch_reduce_to(
       ReduceOp::kSum, {results[1], results[2]}, {weights[0].layout(), weights[1].layout()});
@@ -123,7 +123,7 @@ Status train(const std::string& file) {
   TESSERA_ASSIGN_OR_RETURN(const Strategy strategy,
                            make_strategy(client, absl::GetFlag(FLAGS_strategy)));
   TESSERA_ASSIGN_OR_RETURN(const input::Dataset examples, read_examples(file));
-  // 6. Batches, cut for the replicas: each has some of the examples.
+  // 6. Batches, split among the replicas: each has some of the examples.
   TESSERA_ASSIGN_OR_RETURN(const DistributedDataset batches,
                            strategy.distribute_dataset(examples.batch(128), {}));
   TESSERA_ASSIGN_OR_RETURN(DistributedIterator iterator, batches.iterate());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files of examples/data, which examples read.
+// Finds and reads the files of examples/data.
 #ifndef TESSERA_EXAMPLES_DATA_FILE_H_
 #define TESSERA_EXAMPLES_DATA_FILE_H_
 
@@ -11,12 +11,12 @@
 
 namespace tessera::examples {
 
-// Where examples/data/NAME is: below the current folder, or in the runfiles that Bazel put beside
-// `program` (argv[0]). NotFound lists the places.
+// The path of examples/data/NAME: below the current folder, or in the runfiles that Bazel put
+// beside `program` (argv[0]). NotFound lists the places that were searched.
 StatusOr<std::string> find_data(absl::string_view program, absl::string_view name);
 
-// The bytes of a file. NotFound or PermissionDenied, with the system's reason and what to give
-// instead (`usual`, the file that --data is by default), if it cannot be read.
+// Reads a file. If it cannot be read, returns NotFound or PermissionDenied with the system's reason
+// and a suggestion: `usual`, the default file of --data.
 StatusOr<std::string> read_data(const std::string& path, absl::string_view usual);
 
 }  // namespace tessera::examples

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finding and reading files of examples/data, and the messages where they are not there.
+// Finds and reads files of examples/data, and checks the messages for missing files.
 #include "examples/data_file.h"
 
 #include <cstdlib>

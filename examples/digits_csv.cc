@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxQuotedBytes = 20;
 
-// One field of a line, and where it starts.
+// One field of a line, and its position.
 struct Field {
   absl::string_view text;
   int64_t column;  // from 1
@@ -26,7 +26,8 @@ Status error_at(absl::string_view name, int64_t line, int64_t column, absl::stri
       absl::StrCat("\"", name, "\", line ", line, ", column ", column, ": ", what));
 }
 
-// The file may be anything, a program too: bytes that are no text are shown as hexadecimal digits.
+// The file may be anything, such as a program: bytes that are not text are shown as hexadecimal
+// digits.
 std::string quoted(absl::string_view text) {
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMaxQuotedBytes)),
                       text.size() > kMaxQuotedBytes ? "...\"" : "\"");

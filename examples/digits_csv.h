@@ -34,7 +34,7 @@ struct Digits {
 // 65 whole numbers in range, and for a text without lines.
 StatusOr<Digits> parse_digits(absl::string_view text, absl::string_view name);
 
-// Reads and parses a file. Errors of read_data() (data_file.h) and of parse_digits().
+// Reads and parses a file. Fails like read_data() (data_file.h) and parse_digits().
 StatusOr<Digits> read_digits(const std::string& path);
 
 }  // namespace tessera::examples

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading digits.csv, and every message about a file that is not as it should be.
+// Reads digits.csv, and checks every message about a malformed file.
 #include "examples/digits_csv.h"
 
 #include <cstdlib>

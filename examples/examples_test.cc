@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs the examples as a user does, in processes of their own, and reads their output.
+// Runs the examples in separate processes, as a user does, and reads their output.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -70,8 +70,8 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Under ThreadSanitizer the programs meet Debian's gRPC and Abseil, which are not instrumented: it
-// sees their memory, but not the synchronization of accesses to it.
+// ThreadSanitizer sees the memory of Debian's gRPC and Abseil, which are not instrumented, but not
+// the synchronization of accesses to it.
 class SanitizerOptions : public ::testing::Environment {
  public:
   void SetUp() override {
@@ -195,7 +195,7 @@ TEST(DigitsTest, TheSameLayoutGivesTheSameBits) {
   const std::vector<double> first = losses(kFourByTwo, kEpochs, "first");
   EXPECT_EQ(first.size(), static_cast<size_t>(kEpochs));
   EXPECT_EQ(losses(kFourByTwo, kEpochs, "second"), first);
-  // How the devices are dealt to clients does not matter either.
+  // The assignment of devices to clients does not matter either.
   EXPECT_EQ(losses("env TESSERA_LOCAL_DEVICES=8 ", kEpochs, "third"), first);
 }
 
@@ -213,7 +213,7 @@ TEST(DigitsTest, TrainsOnAGpu) {
   EXPECT_THAT(result.output, HasSubstr("epoch   1  loss "));
 }
 
-// Where CUDA may use no GPU it says so, whatever the machine has: or that the build has no CUDA.
+// If CUDA may use no GPU, or the build has no CUDA, the program says so on any machine.
 TEST(DigitsTest, SaysWhatIsMissingWithoutAGpu) {
   const Result result =
       run("env CUDA_VISIBLE_DEVICES=-1 examples/03_digits --device=cuda --epochs=1");
@@ -260,8 +260,8 @@ double number_after(const std::string& output, const std::string& mark) {
   return at == std::string::npos ? NAN : std::strtod(&output[at + mark.size()], nullptr);
 }
 
-// The loss is of a text that it has not seen. The entropy of a character after a known one is 2.41:
-// a lower loss needs characters further back.
+// The loss is measured on held-out text. The entropy of a character after a known character is
+// 2.41: a lower loss needs characters further back.
 TEST(LanguageModelTest, LearnsToWriteOnFourClientsOfTwoDevices) {
   const Written written = learn(kFourByTwo, "--steps=200 --sample=100");
   EXPECT_THAT(written.output, HasSubstr("clients 4, mesh {batch=4, model=2}, 64751 characters"));
@@ -269,7 +269,7 @@ TEST(LanguageModelTest, LearnsToWriteOnFourClientsOfTwoDevices) {
   EXPECT_NEAR(written.losses.front(), std::log(70), 0.5);
   EXPECT_NEAR(number_after(written.output, "without context it would be "), 3.112, 0.001);
   EXPECT_LT(number_after(written.output, "held-out loss "), 2.3) << written.output;
-  // The beginning of the text, which it goes on from.
+  // The beginning of the text, from which it continues.
   const size_t sample = written.output.find("It is a truth univ");
   ASSERT_NE(sample, std::string::npos) << written.output;
   EXPECT_GE(written.output.size() - sample, 100u);
@@ -300,7 +300,7 @@ TEST(LanguageModelTest, TheSameMeshGivesTheSameBits) {
   EXPECT_EQ(second.losses, first.losses);
   EXPECT_EQ(results_of(second), results_of(first));
   EXPECT_THAT(results_of(first), HasSubstr("It is a truth"));
-  // How the devices are dealt to clients does not matter.
+  // The assignment of devices to clients does not matter.
   EXPECT_EQ(learn(kFourByTwo, flags).losses, first.losses);
 }
 
@@ -328,7 +328,7 @@ TEST(FitTest, GivesTheSameLossOnAnyMesh) {
   EXPECT_NEAR(fitted(kFourByTwo), one, 1e-4);
 }
 
-// The losses that a run prints, and the positions in the data beside them.
+// The losses that a run prints, each with its position in the data.
 struct InputRun {
   std::vector<double> losses;
   std::vector<std::string> states;
@@ -357,7 +357,7 @@ TEST(InputTest, ReadsTheSameBatchesOnAnyMesh) {
   for (size_t i = 0; i < one.losses.size(); ++i) {
     EXPECT_NEAR(eight.losses[i], one.losses[i], 1e-3);
   }
-  // From the second position on there are 75 - 16 batches, of which every 15th is printed.
+  // 75 - 16 batches follow the second position; every 15th of them is printed.
   const InputRun rest = run_input("env TESSERA_LOCAL_DEVICES=2 ", "--from='" + one.states[1] + "'");
   EXPECT_EQ(rest.losses.size(), 4u);
 }

@@ -18,7 +18,7 @@ namespace tessera::examples {
 // The bytes before the elements. Requires shape.size() <= 32, numpy's own limit.
 std::string npy_header(const Shape& shape);
 
-// Writes the file anew. The system's reason, with the path, if it cannot be written.
+// Replaces the file. If it cannot be written, returns the system's reason, with the path.
 Status write_npy(const std::string& path, const HostTensor<float>& tensor);
 
 }  // namespace tessera::examples

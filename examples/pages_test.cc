@@ -23,7 +23,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// The body of a function, moved to the margin.
+// The text with two spaces removed from each line, as for the body of a function.
 std::string without_indent(const std::string& text) {
   std::string result;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -33,7 +33,7 @@ std::string without_indent(const std::string& text) {
   return result;
 }
 
-// All programs, each as it is and with its functions moved to the margin.
+// All programs, each as it is and with two spaces removed from each line.
 std::vector<std::string> programs() {
   std::vector<std::string> texts;
   for (const char* folder : {"examples", "examples/groups"}) {

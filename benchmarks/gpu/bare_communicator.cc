@@ -40,8 +40,8 @@ BareCommunicator::~BareCommunicator() {
   if (comm_ != nullptr) nccl_->comm_abort(comm_).IgnoreError();
 }
 
-// A communicator that does not block takes no call before it is through with the last one; that it
-// has given the stream its work is certain of a group alone.
+// A non-blocking communicator accepts no call before the last call is complete. Only a group
+// guarantees that the communicator has submitted its work to the stream.
 Status BareCommunicator::settle() {
   while (true) {
     TESSERA_ASSIGN_OR_RETURN(const bool through, nccl_->poll(comm_));

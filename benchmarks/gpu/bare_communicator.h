@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// BareCommunicator: a client's rank of a communicator of NCCL that two clients have beside their
-// group, for measurements of one beside the other; and the memory of an all_gather.
+// BareCommunicator: a client's rank of an NCCL communicator that two clients have in addition to
+// their group, and the memory of an all_gather. Measurements compare the two.
 //
 //   auto bare = BareCommunicator::create(client, nccl, shared->id, 1024);      both clients
-//   bare->all_gather();                                                       given to a stream
-//   bare->group().all_gather<uint8_t>(bare->in(), bare->out());               the same by the group
+//   bare->all_gather();                                                       submitted to a stream
+//   bare->group().all_gather<uint8_t>(bare->in(), bare->out());               by the group
 //
-// For one thread, which has done use() before a call of NCCL.
+// For one thread, which must call use() before a call of NCCL.
 #ifndef TESSERA_BENCHMARKS_GPU_BARE_COMMUNICATOR_H_
 #define TESSERA_BENCHMARKS_GPU_BARE_COMMUNICATOR_H_
 
@@ -29,7 +29,7 @@ class BareCommunicator {
  public:
   static constexpr int kClients = 2;
 
-  // Both clients call it. `id` is in memory that they share; each client gives `bytes`.
+  // Both clients call it. `id` is in shared memory; each client contributes `bytes`.
   static StatusOr<std::unique_ptr<BareCommunicator>> create(const Client& client,
                                                             std::shared_ptr<nccl::Api> nccl,
                                                             nccl::UniqueId& id, int64_t bytes);
@@ -43,7 +43,7 @@ class BareCommunicator {
   absl::Span<uint8_t> in() const { return in_; }
   absl::Span<uint8_t> out() const { return out_; }
 
-  // Each returns when the communicator takes the next call.
+  // Each returns when the communicator accepts the next call.
   Status all_gather();
   Status broadcast();
 

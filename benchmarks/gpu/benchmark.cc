@@ -70,7 +70,8 @@ Status products(const BenchmarkOptions& options, Report* report) {
   return measure_products(libraries, {.rounds = options.rounds}, report);
 }
 
-// As collectives(). A client whose NCCL is given leaves the settings of this machine's alone.
+// Runs two clients, as collectives() does. A client that is given NCCL does not apply this
+// machine's settings, so this function applies them.
 Status timeline(const BenchmarkOptions& options, Report* report) {
   testing::JobSpec job;
   job.hooks.share_gpus = true;
@@ -95,7 +96,7 @@ Status timeline(const BenchmarkOptions& options, Report* report) {
 struct Part {
   const char* name;
   Status (*run)(const BenchmarkOptions&, Report*);
-  // It explains, and has nothing to reach.
+  // Explains the others, and has no goal.
   bool is_on_request = false;
 };
 
@@ -106,7 +107,7 @@ Status find_gpu() {
 }
 
 Status run_benchmark(const BenchmarkOptions& options, Report* report) {
-  // The first forks, which a process that has used CUDA must not.
+  // The first part forks, which a process that has used CUDA must not do.
   const Part parts[] = {{"collectives", collectives},
                         {"kernels", kernels},
                         {"products", products},

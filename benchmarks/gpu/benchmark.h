@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// All parts of the benchmark for GPUs, on a GPU of this machine or, to see that they run, on the
-// fakes.
+// All parts of the benchmark for GPUs, on a GPU of this machine. They also run on the fakes, to
+// test them.
 #ifndef TESSERA_BENCHMARKS_GPU_BENCHMARK_H_
 #define TESSERA_BENCHMARKS_GPU_BENCHMARK_H_
 
@@ -19,13 +19,13 @@ struct BenchmarkOptions {
   std::string only = {};
 };
 
-// OK where a process of this machine can use a GPU; the error of cuda::open_api() where there is
-// none; Aborted where it does not answer. Leaves CUDA alone in this process.
+// OK if a process of this machine can use a GPU. Else the error of cuda::open_api(), or Aborted if
+// the GPU does not answer. Does not use CUDA in this process.
 Status find_gpu();
 
-// The first error of a part that ran and failed, or was wrong. A part whose library is not there
-// leaves its goals unmeasured. InvalidArgument for a part that there is not.
-// find_gpu() is OK, unless it runs on the fakes. This process must not have used CUDA before.
+// Returns the first error of a part that failed or had a wrong result. The goals of a part whose
+// library is missing stay unmeasured. InvalidArgument for an unknown part. Requires find_gpu() to
+// be OK, unless the fakes are used. This process must not have used CUDA before.
 Status run_benchmark(const BenchmarkOptions& options, Report* report);
 
 }  // namespace tessera::benchmarks

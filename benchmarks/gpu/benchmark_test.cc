@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The benchmark for GPUs runs on the fakes, and is right there; no time is asserted.
+// The benchmark for GPUs runs on the fakes with right results; no time is asserted.
 #include "benchmarks/gpu/benchmark.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ using testing::IsOk;
 using ::testing::SizeIs;
 using testing::StatusIs;
 
-// First, before anything here starts gRPC: the benchmark forks.
+// Must be the first test: the benchmark forks, so nothing may have started gRPC.
 TEST(BenchmarkTest, EveryPartRunsOnTheDoubles) {
   Report report;
   ASSERT_THAT(run_benchmark({.is_on_fake = true, .rounds = 3}, &report), IsOk());

@@ -50,7 +50,7 @@ std::vector<CallLog::Call> CallLog::take() {
   for (; num_taken_ < end; ++num_taken_) {
     const Entry& entry = entries_[num_taken_];
     const char* const function = entry.function.load(std::memory_order_acquire);
-    if (function == nullptr) continue;  // of a thread that was at it when the log was turned off
+    if (function == nullptr) continue;  // the call was running when the log was turned off
     calls.push_back({function, entry.thread, entry.start_ns, entry.end_ns});
   }
   std::stable_sort(calls.begin(), calls.end(),

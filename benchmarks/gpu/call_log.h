@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CallLog: what the threads of this process called, and when.
+// CallLog: records the calls of this process's threads and their times.
 //
 //   log->prepare();                                      once in a process, before it is turned on
 //   log->turn_on();
@@ -8,8 +8,8 @@
 //   log->turn_off();
 //   for (const CallLog::Call& call : log->take()) ...    the calls since the last take()
 //
-// Adding a call takes no lock and no memory: it takes the next place of a fixed number, and beyond
-// these calls are dropped and counted. A log that is off costs a load for each call.
+// Adding a call takes no lock and allocates no memory. It uses the next place of a fixed number of
+// places; further calls are dropped and counted. While the log is off, a call costs a load.
 //
 // Thread-safe, except prepare(), turn_on(), turn_off() and take(), which one thread calls.
 #ifndef TESSERA_BENCHMARKS_GPU_CALL_LOG_H_
@@ -37,18 +37,18 @@ class CallLog {
 
   explicit CallLog(size_t capacity = size_t{1} << 20) : capacity_(capacity) {}
 
-  // Takes the memory, in the process that uses it: pages that are shared with a parent would be
-  // copied while calls are timed.
+  // Allocates the memory, in the process that uses it. Pages shared with a parent would be copied
+  // while calls are timed.
   void prepare();
   void turn_on() { is_on_.store(true); }
   void turn_off() { is_on_.store(false); }
   bool is_on() const { return is_on_.load(std::memory_order_acquire); }
-  // Requires that the log is off. In the order of their starts.
+  // Returns the calls in the order of their starts. Requires that the log is off.
   std::vector<Call> take();
   size_t num_dropped() const;
 
   void add(const char* function, int64_t start_ns, int64_t end_ns);
-  // A moment, if the log is on.
+  // Adds a moment, if the log is on.
   void mark(const char* name);
 
   // The name of the calling thread in texts; "thread 3" for a thread without one.
@@ -57,7 +57,7 @@ class CallLog {
 
   static int64_t now_ns();
 
-  // Adds the call that lasts as long as the object, if the log is on when it begins.
+  // Adds a call that lasts as long as the object, if the log is on when it begins.
   class Timer {
    public:
     Timer(CallLog& log, const char* function)

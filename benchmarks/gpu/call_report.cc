@@ -19,7 +19,7 @@ namespace {
 using Call = CallLog::Call;
 using Calls = absl::Span<const Call>;
 
-// Calls of one function in a row on one thread.
+// Consecutive calls of one function on one thread.
 struct Step {
   Call first;
   int64_t end_ns = 0;
@@ -73,7 +73,7 @@ std::vector<Step> merge(Calls calls) {
   return steps;
 }
 
-// The issuing thread's steps of each operation: from its group_start() to the next one's.
+// The issuing thread's steps of each operation: from its group_start() to the next operation.
 std::vector<std::vector<Step>> steps_of_operations(Calls calls) {
   std::vector<std::vector<Step>> operations;
   const std::vector<Call> starts = operations_of(calls);
@@ -126,7 +126,7 @@ std::string describe_calls(Calls calls, const CallLog& log) {
 std::string describe_steps(Calls calls) {
   const std::vector<std::vector<Step>> all = steps_of_operations(calls);
   if (all.size() < 3) return "no operations\n";
-  // The last one has no end.
+  // The last operation has no end.
   std::map<std::string, std::vector<size_t>> alike;
   for (size_t i = 0; i + 1 < all.size(); ++i) alike[names_of(all[i])].push_back(i);
   const auto usual = std::max_element(alike.begin(), alike.end(), [](const auto& a, const auto& b) {

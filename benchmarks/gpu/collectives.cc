@@ -36,7 +36,7 @@ constexpr double kMostMicrosecondsOver = 5;
 constexpr const char* kNames[] = {"ncclAllGather", "Group::all_gather", "ncclBroadcast",
                                   "Group::broadcast"};
 
-// The measurements of client 0, in memory that the other process shares.
+// The measurements of client 0, in memory shared with the other process.
 struct Results {
   nccl::UniqueId id;
   std::array<std::array<double, kMostRounds>, 4> given;
@@ -55,8 +55,8 @@ class Contest {
   }
 
   Status check();
-  // Each of `repeats` in a row: until the last has been given to the stream, or the GPU has done
-  // them all.
+  // The time per operation for `repeats` consecutive operations, until the last is submitted to the
+  // stream, or until the GPU has done all.
   StatusOr<absl::Duration> time(int contestant, int repeats, bool until_done);
   Status meet() { return bare_->meet(); }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gpu: a stream of a GPU for measurements, with memory for as long as it lives.
+// Gpu: a stream of a GPU for measurements, with memory that lives as long as it.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const absl::Duration time, gpu->time(4, [&] { return launch(...); }));
 //
-// Waits spin: CudaQueue's waits take naps, an eighth of the time that is measured. For one thread.
+// Waits spin, because the pauses of CudaQueue's waits are an eighth of the measured time. For one
+// thread.
 #ifndef TESSERA_BENCHMARKS_GPU_GPU_H_
 #define TESSERA_BENCHMARKS_GPU_GPU_H_
 
@@ -30,16 +31,16 @@ class Gpu {
 
   cuda::Api& api() { return *api_; }
   cuda::StreamHandle stream() { return stream_; }
-  // Sets the thread's GPU, which another one's work may have changed.
+  // Sets the thread's GPU, which other work may have changed.
   Status use() { return api_->set_device(gpu_); }
 
   StatusOr<std::byte*> allocate(int64_t size_bytes);
   // Copies to memory of the host.
   StatusOr<std::vector<std::byte>> read(const std::byte* from, int64_t size_bytes);
-  // Until the stream has done all that it was given.
+  // Waits until the stream has done all submitted work.
   Status wait();
-  // The time of one of `repeats` calls of `give`, which gives the stream work: from an idle GPU to
-  // an idle GPU.
+  // The time per call for `repeats` calls of `give`, which submits work to the stream. Measured
+  // from an idle GPU to an idle GPU.
   StatusOr<absl::Duration> time(int repeats, absl::FunctionRef<Status()> give);
 
  private:

@@ -5,10 +5,10 @@
 //
 //   gpu_benchmark [--json=FILE] [--rounds=15] [--fake]
 //                 [--only=collectives|kernels|products|timeline]
-//   gpu_benchmark --check      only says whether there is a GPU
+//   gpu_benchmark --check      only checks for a GPU
 //
-// Exit status 3 where there is no GPU, 1 where a part failed or was wrong. A number that was not
-// reached is no failure: the output says so.
+// Exit status 3 if there is no GPU, 1 if a part failed or had a wrong result. A goal that was not
+// reached is not a failure; the output says so.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -56,14 +56,14 @@ int run(int argc, char** argv) {
   }
   if (is_check || !options.is_on_fake) {
     const Status gpu = find_gpu();
-    // A GPU that does not answer, or that kills the process that asks, counts as there.
+    // A GPU that does not answer, or that kills the process, counts as present.
     const bool is_missing = absl::IsFailedPrecondition(gpu) || absl::IsUnimplemented(gpu);
     if (!gpu.ok()) return fail(gpu, is_missing ? kNoGpu : kFailed);
     if (is_check) return 0;
   }
   Report report;
   const Status status = run_benchmark(options, &report);
-  // Measurements before a failure are worth reading too.
+  // Measurements before a failure are printed too.
   if (!report.rows.empty() || !report.goals.empty())
     std::fputs(report.to_markdown().c_str(), stdout);
   if (!json.empty() && !report.rows.empty()) std::ofstream(json) << report.to_json();

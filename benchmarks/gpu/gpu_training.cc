@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training steps and small additions on a GPU, as a contestant of training_contest.py, which says
-// what is measured. Commands are lines of stdin; each is answered by a line of JSON:
+// Training steps and small additions on a GPU, as a contestant of training_contest.py, which
+// describes the measurements. Commands are lines of stdin; each is answered by a line of JSON:
 //
 //   prepare NETWORK WIDTH BLOCKS PIECES CONTEXT f32|bf16     a transformer, and five steps of it
 //   prepare small DEVICES                                    x + y of 256 floats for each device
 //   go N                                                     N steps, or N additions
-//   trace LIBRARY FILE N                                     the same, traced by kernel_times.cc
+//   trace LIBRARY FILE N                                     like go, traced by kernel_times.cc
 //
 //   gpu_training [cpu]       cpu: on devices of the host, to try it without a GPU
 //
-// "ms" is the time of one, until the GPU has done all of them; "waited_ms" is the time of one whose
-// result the program waits for before the next.
+// "ms" is the time per step until the GPU has done all steps. "waited_ms" is the time of a step if
+// the program waits for its result before the next step.
 #include <dlfcn.h>
 #include <sys/resource.h>
 
@@ -44,10 +44,10 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// What a command repeats.
+// The work that a command repeats.
 struct Case {
-  std::function<Status(int)> steps;  // N of them; returns when the devices have done them
-  std::function<Status()> one;       // one, waited for
+  std::function<Status(int)> steps;  // N steps; returns when the devices have done them
+  std::function<Status()> one;       // one step, and waits for it
   std::function<StatusOr<float>()> value;
 };
 
@@ -62,8 +62,8 @@ StatusOr<Case> training(const Client& client, const TransformerSize& size) {
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"batch", 1}, {"model", 1}}));
   auto training = std::make_shared<Training>(mesh, size);
   const auto steps = [training](int count) -> Status {
-    // Each step waits for the loss of the one before, as programs do: further ahead, tensors of
-    // many steps would be in memory at once.
+    // Each step waits for the loss of the step before, as programs do. Otherwise tensors of many
+    // steps would be in memory at once.
     for (int i = 0; i < count; ++i) {
       const std::optional<DTensor> before = training->last_loss();
       TESSERA_RETURN_IF_ERROR(training->start_step());

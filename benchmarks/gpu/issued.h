@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// When the stream of a client's only device has been given, or has done, all that was called for.
+// Waits until all calls of a client's only device are submitted to its stream, or done by it.
 #ifndef TESSERA_BENCHMARKS_GPU_ISSUED_H_
 #define TESSERA_BENCHMARKS_GPU_ISSUED_H_
 
@@ -11,11 +11,11 @@
 
 namespace tessera::benchmarks {
 
-// Returns when the issuing thread has given the CUDA stream everything; when that was.
+// Returns the time when the issuing thread had submitted everything to the CUDA stream.
 StatusOr<absl::Time> wait_issued(const Client& client);
 
-// Returns when the GPU has done it, without the naps of a wait for a tensor: `gpu` waits behind an
-// event of the device's stream.
+// Returns when the GPU has done everything, without the pauses of a wait for a tensor: `gpu` waits
+// for an event of the device's stream.
 Status wait_done(const Client& client, Gpu& gpu);
 
 }  // namespace tessera::benchmarks

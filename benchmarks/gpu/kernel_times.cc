@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a GPU did in a stretch of a program, by CUPTI: a shared library for programs of C++ and
-// Python alike.
+// Records the work of a GPU during part of a program, by CUPTI: a shared library for programs in
+// C++ and Python.
 //
 //   kernel_times_begin();          both return 0, or the number of an error of CUPTI
 //   ...                            work, until the GPU has done it
@@ -40,7 +40,7 @@ Recorded& recorded() {
   return *kRecorded;
 }
 
-// CUPTI is loaded, and not linked: a process may have one already.
+// CUPTI is loaded at run time, because a process may already have one.
 void* cupti_function(const char* name) {
   static void* const kLibrary = dlopen("libcupti.so.13", RTLD_NOW | RTLD_GLOBAL);
   return kLibrary == nullptr ? nullptr : dlsym(kLibrary, name);
@@ -86,7 +86,7 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t v
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
                                          CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET};
 
-// The time in which at least one of them ran.
+// The time during which at least one interval ran.
 uint64_t covered(std::vector<Interval> intervals) {
   std::sort(intervals.begin(), intervals.end(),
             [](const Interval& a, const Interval& b) { return a.start < b.start; });

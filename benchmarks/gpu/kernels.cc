@@ -32,7 +32,7 @@ struct Job {
   std::string what;
   std::vector<cuda::Kernel> kernels;
   int64_t bytes_moved;
-  // The word of 4 bytes at this place of the output, and the places that it writes.
+  // The expected 4-byte word at this place of the output, and the places that the kernel writes.
   std::function<uint32_t(int64_t word)> value;
   int64_t num_words;
   bool is_in_goal = false;
@@ -50,7 +50,7 @@ class Kernels {
   Status measure(Report* report);
 
  private:
-  // Word i of the memory is i.
+  // Sets word i of the memory to i.
   Status number(std::byte* memory, int64_t num_words) {
     for (const cuda::Iota& iota :
          cuda::plan_iota(DType::kInt32, {num_words}, {{0}, {num_words}}, memory)) {
@@ -106,7 +106,7 @@ void Kernels::add_box_copies(std::vector<Job>* jobs) const {
           return static_cast<uint32_t>(i / words * 2 * words + words + i % words);
         },
         rows * words);
-    // The left runs of each row stay as they were: ones.
+    // The left runs of each row keep their value, ones.
     add(
         "unpack", right, right, whole,
         [words](int64_t i) {

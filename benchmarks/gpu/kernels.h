@@ -13,14 +13,14 @@
 namespace tessera::benchmarks {
 
 struct KernelSizes {
-  // The bytes that a copy moves; a multiple of 64 KiB. Twice as much memory is allocated, twice.
+  // The bytes that a copy moves; a multiple of 64 KiB. Two blocks of twice this size are allocated.
   int64_t payload_bytes = int64_t{512} << 20;
   int rounds = 15;
   int repeats = 4;  // launches from idle to idle
 };
 
 // Adds rows, and the goal that packing, unpacking and strided copies of runs of 64 bytes or more
-// have 80 % of the copy's rate. Every kernel's result is checked before it is measured.
+// reach 80 % of the copy's rate. Every kernel's result is checked before it is measured.
 Status measure_kernels(Gpu& gpu, const KernelSizes& sizes, Report* report);
 
 }  // namespace tessera::benchmarks

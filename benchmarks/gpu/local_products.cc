@@ -104,9 +104,9 @@ class Products {
   }
   Status give_bare() { return multiply_(memory_[0], memory_[1], out_, gpu_.stream()); }
 
-  // Both results are the same, and right at every place that is checked.
+  // Checks that both results are equal, and right at every checked place.
   Status check();
-  // The host's time for each of `repeats` in a row, until the last was given to the stream.
+  // The host's time per product for `repeats` consecutive products, until the last is submitted.
   StatusOr<absl::Duration> time_giving(int repeats, bool is_local);
   // From idle to idle.
   StatusOr<absl::Duration> time_doing(int repeats, bool is_local);
@@ -119,7 +119,7 @@ class Products {
         n_(n),
         multiply_{std::move(math), n} {}
 
-  // Where the inputs are: a local function sees it.
+  // Finds the inputs' memory, which a local function receives.
   Status find_memory() {
     const DTensor seen =
         local_map(layout_, {n_, n_}, DType::kBFloat16, inputs_, [this](LocalContext& local) {

@@ -74,7 +74,7 @@ std::string Report::to_json() const {
   for (const Goal& goal : goals) {
     json["goals"].push_back({{"goal", goal.name}, {"outcome", outcome(goal)}, {"text", goal.text}});
   }
-  // The error text of another library need not be UTF-8.
+  // The error text of another library may not be UTF-8.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contestants that are measured in turn, beside each other, and the results as a table.
+// Measures contestants in turn, and prints the results as a table.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const std::vector<Times> times, measure_in_turn(contestants, 15));
 //   report.rows.push_back({.part = "kernels", .what = "pack", .times = times[1],
@@ -8,7 +8,7 @@
 //                          .beside = times[0]});
 //   std::fputs(report.to_markdown().c_str(), stdout);
 //
-// A round measures every contestant once, in an order that moves on by one each round, so that slow
+// A round measures every contestant once. The order rotates by one each round, so that slow
 // changes, of a GPU's clock or other load, affect all. A contestant's number is the median of its
 // rounds.
 #ifndef TESSERA_BENCHMARKS_GPU_ROUNDS_H_
@@ -28,7 +28,7 @@ namespace tessera::benchmarks {
 
 struct Contestant {
   std::string name;
-  // Does it once; the time of one counted call.
+  // Runs it once. Returns the time of one counted call.
   std::function<StatusOr<absl::Duration>()> run;
 };
 
@@ -36,7 +36,7 @@ struct Contestant {
 using Times = std::vector<double>;
 double median(Times times);
 
-// By contestant. Two rounds before the first do not count.
+// Returns the times by contestant. Two initial rounds do not count.
 StatusOr<std::vector<Times>> measure_in_turn(absl::Span<const Contestant> contestants,
                                              int num_rounds);
 
@@ -49,7 +49,7 @@ struct Row {
   Times beside;          // times of the contestant beside it, or nothing
 };
 
-// A number to reach; without a value it was not measured, and `text` says why.
+// A number to reach. Without a value it was not measured, and `text` has the reason.
 struct Goal {
   std::string name;
   std::string text;
@@ -63,10 +63,10 @@ struct Report {
   std::vector<Row> rows;
   std::vector<Goal> goals;
 
-  // The setting, the table, and a line a goal that begins with "reached", "not reached" or "not
+  // The setting, the table, and a line per goal that begins with "reached", "not reached" or "not
   // measured".
   std::string to_markdown() const;
-  // As to_markdown(), with all rounds.
+  // As to_markdown(), with the times of all rounds.
   std::string to_json() const;
 };
 

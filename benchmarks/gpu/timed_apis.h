@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of CUDA and of NCCL, each call of which is written to a log.
+// The functions of CUDA and of NCCL, with a log of each call.
 //
 //   job.hooks.cuda = timed_cuda(log, cuda::open_libraries);
 //   job.hooks.nccl = timed_nccl(log, [] { return nccl::open_api(); });
 //
-// The functions themselves are opened by the first call, so that a process may make these objects
-// and fork. Where that fails, each call has the error.
+// The first call opens the functions, so that a process may make these objects and fork. If that
+// fails, each call returns the error.
 #ifndef TESSERA_BENCHMARKS_GPU_TIMED_APIS_H_
 #define TESSERA_BENCHMARKS_GPU_TIMED_APIS_H_
 

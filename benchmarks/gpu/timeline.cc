@@ -39,19 +39,18 @@ namespace {
 
 constexpr int kMostRounds = 100;
 constexpr int kMostEvents = 3;
-// How long one client waits for the other in a meeting.
+// The timeout of one client in a meeting with the other.
 constexpr absl::Duration kMeetingLimit = absl::Seconds(20);
 
-// A bare call, with things that a group does beside it.
+// A bare call, with additional work that a group does.
 struct Variant {
   const char* name;
-  // Recorded as a group does: one before the call, where there are several, and the rest after it.
+  // Recorded as a group does: if there are several, one before the call and the rest after it.
   int num_events = 0;
   bool waits_event = false;
-  // Meetings of the two clients for each operation: before the call, and after it where there are
-  // two.
+  // Meetings of the two clients per operation: one is before the call, a second one after it.
   int num_meetings = 0;
-  // Between two queries of an event that is done, on a thread beside.
+  // The pause between two queries of a finished event on another thread.
   std::optional<absl::Duration> poll_pause = {};
   bool is_group = false;
 };
@@ -74,14 +73,14 @@ const Variant kVariants[] = {
 };
 constexpr size_t kNumVariants = std::size(kVariants);
 
-// The clients share it. The measurements are client 0's.
+// Shared by the clients. The measurements are client 0's.
 struct Results {
   nccl::UniqueId id;
   std::atomic<int> num_arrivals;
   std::array<std::array<double, kMostRounds>, kNumVariants> given;
 };
 
-// Asks whether an event that is done is done, on a thread of its own, while it lives.
+// Queries a finished event repeatedly, on its own thread, as long as it lives.
 class Poller {
  public:
   Poller(Gpu& gpu, cuda::EventHandle event, absl::Duration pause, CallLog& log)
@@ -90,9 +89,9 @@ class Poller {
           gpu.use().IgnoreError();
           while (!stopping_.load(std::memory_order_relaxed)) {
             gpu.api().query_event(event).IgnoreError();
-            // sleep: the interval of the polls is what is measured
+            // sleep: the interval of the polls is measured
             if (pause > absl::ZeroDuration())
-              absl::SleepFor(pause);  // sleep: it is what is measured
+              absl::SleepFor(pause);  // sleep: the interval of the polls
           }
         }) {}
   ~Poller() {
@@ -123,9 +122,10 @@ class Issuer {
     for (const cuda::EventHandle event : events_) gpu().api().destroy_event(event).IgnoreError();
   }
 
-  // The time of one of `repeats` in a row, until the last has been given to the stream.
+  // The time per operation for `repeats` consecutive operations, until the last is submitted to the
+  // stream.
   StatusOr<absl::Duration> time(const Variant& variant, int repeats);
-  // Both clients; client 0 prints.
+  // Called by both clients; client 0 prints.
   Status trace(const Variant& variant, const TimelineSizes& sizes);
   Status meet() { return bare_->meet(); }
 
@@ -147,7 +147,7 @@ class Issuer {
   const std::shared_ptr<CallLog> log_;
   Results& results_;
   const std::unique_ptr<BareCommunicator> bare_;
-  std::vector<cuda::EventHandle> events_;  // the last one is done
+  std::vector<cuda::EventHandle> events_;  // the last event is finished
   int num_meetings_ = 0;
   bool is_traced_ = false;
   std::vector<Work> works_;  // of the group, under way
@@ -167,7 +167,7 @@ Status Issuer::prepare() {
   return meet();
 }
 
-// The thread that has no name is the watch's (collectives/nccl/watch.h).
+// The thread without a name is the watch's (collectives/nccl/watch.h).
 void Issuer::name_threads() {
   log_->name_this_thread("caller");
   Stream& stream = internal::runtime_of(client_)->device(0).stream();
@@ -178,7 +178,7 @@ void Issuer::name_threads() {
   });
 }
 
-// As CudaQueue::record() does.
+// Does the same as CudaQueue::record().
 Status Issuer::record(int event) {
   TESSERA_RETURN_IF_ERROR(gpu().use());
   return gpu().api().record_event(events_[static_cast<size_t>(event)], gpu().stream());

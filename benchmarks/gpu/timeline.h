@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the host's time goes when a group of NCCL gives a stream an all_gather: bare calls with one
-// more of the things that a group does, in the same rounds, and all calls of CUDA and of NCCL of
-// one process, by thread and time.
+// The host's time when a group of NCCL submits an all_gather to a stream. Measures bare calls with
+// one additional part of a group's work, in the same rounds. Prints all calls of CUDA and of NCCL
+// of one process, by thread and time.
 #ifndef TESSERA_BENCHMARKS_GPU_TIMELINE_H_
 #define TESSERA_BENCHMARKS_GPU_TIMELINE_H_
 
@@ -26,14 +26,14 @@ struct TimelineSizes {
   int operations = 300;  // of a timeline, in a row
 };
 
-// How a client opens the functions, in its own process.
+// Opens the functions in a client's own process.
 struct OpenApis {
   std::function<StatusOr<std::shared_ptr<const cuda::Libraries>>()> cuda;
   std::function<StatusOr<std::shared_ptr<nccl::Api>>()> nccl;
 };
 
-// Runs two clients of one device in the setting of `job`, whose hooks it sets. This process must
-// not have used CUDA, where clients are processes. Adds rows, and prints the timelines of client 0
+// Runs two clients of one device in the setting of `job`, and sets its hooks. If clients are
+// processes, this process must not have used CUDA. Adds rows, and prints the timelines of client 0
 // to stderr.
 Status measure_timeline(testing::JobSpec job, const OpenApis& open, const TimelineSizes& sizes,
                         Report* report);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step of a transformer on a GPU by PyTorch or JAX: training_contest.py's other
-contestants. The commands are those of gpu_training.cc; network, weights and data are those of
+contestants. The commands are as in gpu_training.cc; network, weights and data are as in
 ../peers/ops_peer.py.
 
   training_peer.py torch|torch.compile|jax

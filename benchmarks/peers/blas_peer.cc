@@ -57,7 +57,7 @@ struct Matrices {
     if constexpr (sizeof(T) == 2) return to_bf16(x);
     return static_cast<T>(x);
   }
-  // The same value as ops_worker's.
+  // Equals the value of ops_worker.
   double value() const {
     double sum = 0;
     for (size_t i = 0; i < c.size(); ++i) {

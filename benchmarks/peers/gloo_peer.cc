@@ -47,7 +47,7 @@ std::shared_ptr<Context> connect(int rank, int size, const std::string& folder,
   return context;
 }
 
-// Copies a piece of a stored block to a packed one, or back.
+// Copies a piece from a stored block to a packed block, or back.
 void copy_piece(const Block& block, const Block& piece, int64_t element_bytes, std::byte* stored,
                 std::byte* packed, bool pack) {
   const int64_t row_bytes = piece.cols() * element_bytes;

@@ -6,7 +6,7 @@
 //
 //   copy   bytes= processes=1|2 stores=plain|streaming     memcpy of glibc, or non-temporal stores
 //
-// With one process the other waits in the barrier, asleep.
+// With one process, the other waits in the barrier, asleep.
 #include <fcntl.h>
 #include <immintrin.h>
 #include <linux/futex.h>
@@ -76,7 +76,7 @@ class MemoryPeer : public Contestant {
     if (command.operation != "copy") return "memory_peer cannot " + command.operation;
     const bool takes_part = rank_ < command.number("processes", 1);
     const bool streaming = command.text("stores") == "streaming";
-    // Checked as a broadcast from each to itself.
+    // Checked as a broadcast from each process to itself.
     Command own = command;
     own.operation = "all_gather";
     const std::string error = prepare_collective(

@@ -55,7 +55,7 @@ struct MoveTypes {
   }
 };
 
-// The part `piece` of a stored block. MPI_BYTE where it is empty: nothing is sent then.
+// The part `piece` of a stored block. MPI_BYTE if it is empty; nothing is then sent.
 MPI_Datatype subarray(const Block& block, const Block& piece, int64_t element_bytes) {
   if (piece.is_empty()) return MPI_BYTE;
   const int sizes[] = {static_cast<int>(block.rows()), static_cast<int>(block.cols())};
@@ -84,8 +84,8 @@ std::shared_ptr<MoveTypes> make_types(const MatrixMove& move, int rank) {
 }
 
 #ifdef TESSERA_BENCH_SCALAPACK
-// One side of a pdgemr2d: ranks in a grid, one block each. ScaLAPACK's matrices are column by
-// column, so ours is its transpose: its first dim is our columns.
+// One side of a pdgemr2d: ranks in a grid, one block each. ScaLAPACK stores matrices column by
+// column, so its matrix is the transpose of ours: its first dim is our columns.
 struct Grid {
   int context = -1;
   int descriptor[9] = {};
@@ -95,7 +95,7 @@ struct Grid {
   }
 };
 
-// False where the blocks are no grid of distinct blocks. Replaces `blocks` by the blocks of
+// False if the blocks are not a grid of distinct blocks. Replaces `blocks` by the blocks of
 // ScaLAPACK's split rule, in which all ranks before the last have equal sizes.
 bool make_grid(std::vector<Block>* blocks, int rank, Grid* grid) {
   std::set<int64_t> row_starts, col_starts;
@@ -152,7 +152,7 @@ class MpiPeer : public Contestant {
   std::string barrier() override { return error_of(MPI_Barrier(MPI_COMM_WORLD)); }
   void release() override {
     regions_.free();
-    malloc_trim(0);  // memory that the tuned malloc would keep
+    malloc_trim(0);  // frees memory that the tuned malloc would keep
   }
 
   std::string prepare(const Command& command, Operation* operation) override {

@@ -4,9 +4,9 @@
   ops_peer.py LIBRARY RANK SIZE PREFIX
 
 SIZE is the number of CPU devices: of one process for jax and tensorflow, processes of one device
-each for torch. The protocol is that of worker.h, the commands are those of ops_worker.cc, with
-way=, the way to call a function. Networks, weights and data are those of training.cc. A call
-returns when its result is there.
+each for torch. The protocol is described in worker.h, the commands in ops_worker.cc; way= is the
+way to call a function. Networks, weights and data are as in training.cc. A call returns when its
+result is ready.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ class Digits:
 
 
 class Transformer:
-    """The same. Heads are a part of a dim: [width, heads * depth]."""
+    """Weights and data, as in Digits. Heads are a part of a dim: [width, heads * depth]."""
 
     def __init__(self, fields):
         sizes = {"pieces": 32, "context": 32, "width": 64, "heads": 8, "blocks": 2}
@@ -95,14 +95,14 @@ def initial_weights(network):
 
 
 class Call:
-    """What a command repeats: call(set), which returns when its result is there, and value()."""
+    """The work that a command repeats: call(set), which returns a ready result, and value()."""
 
     def __init__(self, call, value):
         self.call, self.value = call, value
 
 
 def repeated(fn, value, sets=1):
-    """Of a function that makes a new result; the last one of each set is kept."""
+    """A Call of a function that makes a new result. The latest result of each set is kept."""
     results = [None] * sets
 
     def call(i):
@@ -112,7 +112,7 @@ def repeated(fn, value, sets=1):
 
 
 def training(step):
-    """Of a function that makes a step, and returns the loss before it as a float."""
+    """A Call of a function that makes a step, and returns the loss before it as a float."""
 
     def value():
         for _ in range(4):

@@ -4,9 +4,9 @@
   python_peer.py LIBRARY RANK SIZE PREFIX
 
 SIZE is the number of CPU devices: of one process for jax and tensorflow, processes of one device
-each for torch. The protocol is that of worker.h; the command is `relayout`, with one axis for each
+each for torch. worker.h describes the protocol. The command is `relayout`, with one axis for each
 dim: "rows= cols= mesh=x:2,y:2 from_layout=[x,y] to_layout=[y,x] way=jit". A call returns when the
-result is there, and every call makes a new result.
+result is ready, and every call makes a new result.
 """
 
 import functools
@@ -30,7 +30,7 @@ class Layout:
 
 
 class Case:
-    """A relayout of a matrix whose values are those of host_worker.cc."""
+    """A relayout of a matrix with the values of host_worker.cc."""
 
     def __init__(self, rows, cols, mesh, from_layout):
         self.shape = (int(rows), int(cols))

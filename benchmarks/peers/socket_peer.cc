@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plain TCP sockets as a contestant of tools/bench hosts: the limit of the link. One process for
-// each host; each has a connection from the previous process and a connection to the next.
+// Plain TCP sockets as a contestant of tools/bench hosts: the limit of the link. There is one
+// process for each host, with a connection from the previous process and a connection to the next.
 //
 //   socket_peer RANK SIZE PREFIX REGION_BYTES ADDRESS PORT NEXT_ADDRESS
 //
@@ -62,7 +62,7 @@ class SocketPeer : public Contestant {
         listen(listener, 1) != 0) {
       return error_of("listen");
     }
-    // The next one may not listen yet.
+    // The next process may not be listening yet.
     for (int tries = 0; to_ < 0; ++tries) {
       const int fd = socket(AF_INET, SOCK_STREAM, 0);
       if (::connect(fd, reinterpret_cast<const sockaddr*>(&next), sizeof next) == 0) {
@@ -71,7 +71,7 @@ class SocketPeer : public Contestant {
       }
       if (tries == 1000) return error_of("connect");
       close(fd);
-      usleep(10'000);  // sleep: no event tells that another process listens
+      usleep(10'000);  // sleep: no event says that another process listens
     }
     from_ = accept(listener, nullptr, nullptr);
     close(listener);
@@ -83,7 +83,8 @@ class SocketPeer : public Contestant {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  // Twice around: the first one then knows that all have come, and the others that it does.
+  // Goes around twice. After the first time the first process knows that all have arrived; the
+  // second time tells the others.
   std::string barrier() override {
     for (int i = 0; i < 2; ++i) {
       if (std::string error = pass_around(); !error.empty()) return error;

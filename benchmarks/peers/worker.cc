@@ -18,7 +18,7 @@ namespace tessera::bench {
 namespace {
 
 constexpr int64_t kLine = 64;
-// Places of a large result that every check looks at; the first check looks at all.
+// Places of a large result that every check reads; the first check reads all places.
 constexpr int64_t kSamples = 997;
 
 int64_t round_up(int64_t value, int64_t multiple) {
@@ -68,7 +68,7 @@ std::string measure(Contestant& contestant, const Command& command, Times* times
   const int64_t sets = command.number("sets", 1);
   const int64_t calls = command.number("calls", 1);
   operation.poison(0, full);
-  // Peers write into results, so none may start before all have been poisoned.
+  // Peers write into results, so all must be poisoned before any process starts.
   if (error = contestant.barrier(); !error.empty()) return error;
   if (error = operation.call(0); !error.empty()) return error;
   if (error = operation.check(0, full); !error.empty()) return error;
@@ -87,7 +87,7 @@ std::string measure(Contestant& contestant, const Command& command, Times* times
   }
   times->cpu = (cpu_seconds() - cpu) / static_cast<double>(repetitions * calls);
   if (error = operation.check(static_cast<int>(set), false); !error.empty()) return error;
-  // No rank prepares another operation on this memory while a peer may be using it.
+  // No rank may prepare another operation on this memory while a peer may be using it.
   return contestant.barrier();
 }
 
@@ -123,13 +123,13 @@ int serve(Contestant& contestant, const std::string& prefix) {
     std::fprintf(stderr, "cannot open %s.in and %s.out\n", path.c_str(), path.c_str());
     return 1;
   }
-  // The first collective of the job: from the start of the first process to here it has started.
+  // The first collective of the job. The job has started when it returns.
   const std::string first = contestant.barrier();
   std::fprintf(out, "{\"ready\": %.9f, \"error\": %s}\n", now_seconds(), quoted(first).c_str());
   std::fflush(out);
   char* line = nullptr;
   size_t capacity = 0;
-  int code = 1;  // of a driver that went away
+  int code = 1;  // the driver has ended
   while (getline(&line, &capacity, in) > 0) {
     const Command command = Command::parse(line);
     if (command.operation == "quit") {
@@ -205,7 +205,7 @@ void Regions::free() {
 void Regions::fill(int64_t end_bytes) {
   float* values = reinterpret_cast<float*>(in_);
   for (int64_t i = filled_bytes_ / 4; i < end_bytes / 4; ++i) values[i] = pattern(rank_, i);
-  // The pages of the results are there too before the first measurement.
+  // Also maps the pages of the results before the first measurement.
   if (end_bytes > filled_bytes_) {
     std::memset(out_ + filled_bytes_, 0, end_bytes - filled_bytes_);
   }
@@ -222,7 +222,7 @@ struct Run {
   int source;
 };
 
-// Where the run is wrong, or -1. Looks at every `stride`-th element.
+// The place of a wrong byte, or -1. Reads every `stride`-th element.
 int64_t find_wrong(const Run& run, const std::byte* out, int64_t stride) {
   if ((run.at | run.count | run.from) % 4 == 0) {
     const float* values = reinterpret_cast<const float*>(out + run.at);
@@ -369,7 +369,7 @@ int64_t MatrixMove::to_bytes(int rank) const {
 
 namespace {
 
-// Where element (row, col) of the matrix is in a stored block.
+// The offset of element (row, col) of the matrix in a stored block.
 int64_t offset_in(const Block& block, int64_t row, int64_t col, int64_t element_bytes) {
   return ((row - block.row) * block.cols() + (col - block.col)) * element_bytes;
 }
@@ -381,7 +381,7 @@ std::string check_move(const MatrixMove& move, int rank, int64_t base, const std
   for (size_t source = 0; source < move.from.size(); ++source) {
     const Block piece = move.piece(static_cast<int>(source), rank);
     if (piece.is_empty()) continue;
-    // Primes, so that samples do not all fall into one column.
+    // Primes, so that samples are spread over the columns.
     const int64_t row_stride = full ? 1 : std::max<int64_t>(1, piece.rows() / 31);
     const int64_t stride = full ? 1 : std::max<int64_t>(1, piece.cols() / 37);
     for (int64_t r = piece.row; r < piece.row_end; r += row_stride) {
@@ -399,7 +399,7 @@ std::string check_move(const MatrixMove& move, int rank, int64_t base, const std
 
 std::string prepare_move(const Command& command, const MatrixMove& move, int rank, Regions& regions,
                          MoveCall call, Operation* operation) {
-  // Equal on every rank, because the values of a set depend on where it begins.
+  // Equal on every rank, because the values of a set depend on its start.
   int64_t in_stride = 0;
   int64_t out_stride = 0;
   for (int r = 0; r < static_cast<int>(move.from.size()); ++r) {

@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The common part of every process of tools/bench: it takes commands, repeats an operation, checks
-// its results and answers with times. Our processes and the peers differ in the operation alone.
+// The common part of every process of tools/bench: it receives commands, repeats an operation,
+// checks its results and answers with times. Our processes and the peers differ only in the
+// operation.
 //
 //   driver  --  "all_reduce bytes=1024 calls=100 ..."  -->  PREFIX.RANK.in    of every rank
 //   driver  <--  {"seconds": [...], "cpu": 0.1,        --   PREFIX.RANK.out
 //                 "at": 12.3, "value": 0.5, "error": ""}
 //
-// "cpu" is the CPU time that the process took for one call. "at" is when the command ended, by
-// CLOCK_MONOTONIC, which all processes share. "value" is there if the operation has one and the
-// command says full=1: the driver compares it with the values of the other contestants. A worker
-// that waits for a command blocks in read() and takes no time from the others.
+// - "cpu": the CPU time of the process for one call.
+// - "at": when the command ended, by CLOCK_MONOTONIC, which all processes share.
+// - "value": present if the operation has a value and the command says full=1. The driver compares
+//   it with the values of the other contestants.
 //
-// One measurement: poison the results of set 0, call once, check; then `repetitions` times: meet in
-// a barrier, and time `calls` calls, each on the next of `sets` sets of buffers; then check again.
-// A rank reports its own seconds per call, and the driver takes the slowest rank.
+// A worker that waits for a command blocks in read() and takes no time from the others.
 //
-// Inputs are never written: byte b of the input region of rank r comes from the pattern, a float of
+// A measurement poisons the results of set 0, calls once, and checks. Then it does this
+// `repetitions` times: meet in a barrier, and time `calls` calls, each on the next of `sets` sets
+// of buffers. At the end it checks again. A rank reports its own seconds per call, and the driver
+// takes the slowest rank.
+//
+// Inputs are never written. Byte b of the input region of rank r comes from the pattern, a float of
 // 20 bits for each 4 bytes, so sums of 8 ranks are exact and every result is known.
 #ifndef TESSERA_BENCHMARKS_PEERS_WORKER_H_
 #define TESSERA_BENCHMARKS_PEERS_WORKER_H_
@@ -40,13 +44,13 @@ struct Command {
   std::string text(const std::string& name) const;
 };
 
-// The operation that a command repeats. Functions that can fail return the error, else "".
+// The operation that a command repeats. A function that can fail returns the error, or "".
 struct Operation {
   std::function<std::string(int set)> call;
-  // Destroys the results of a set, all or at the places that check() will look at.
+  // Destroys the results of a set, all of them or the places that check() reads.
   std::function<void(int set, bool full)> poison;
   std::function<std::string(int set, bool full)> check;
-  // A number that shows what the operation computes; called after the first call and its check.
+  // A number computed from the result of the operation. Called after the first call and its check.
   std::function<double()> value = {};
 };
 
@@ -57,18 +61,18 @@ class Contestant {
   virtual int size() const = 0;
   virtual std::string barrier() = 0;
   virtual std::string prepare(const Command& command, Operation* operation) = 0;
-  // Gives back memory that a later command can make again.
+  // Frees memory that a later command can allocate again.
   virtual void release() {}
 };
 
-// Says that it is ready, answers commands until "quit", and returns the exit code.
+// Reports that it is ready, answers commands until "quit", and returns the exit code.
 int serve(Contestant& contestant, const std::string& prefix);
 
 // Element i of the input region of `rank`.
 float pattern(int rank, int64_t i);
 std::byte pattern_byte(int rank, int64_t byte);
 
-// Element i of the input with that seed of benchmarks of operations: in [-0.5, 0.5).
+// Element i of the input with that seed, in benchmarks of operations: in [-0.5, 0.5).
 float noise(uint32_t seed, int64_t i);
 
 // The input region, which holds the pattern, and the output region of one rank, equally large.
@@ -77,7 +81,7 @@ class Regions {
   Regions() = default;
   // Over memory with another owner, `size_bytes` each.
   Regions(std::byte* in, std::byte* out, int64_t size_bytes, int rank);
-  // Private memory of the process, as malloc gives it for large blocks.
+  // Private memory of the process, as malloc returns it for large blocks.
   static Regions allocate(int64_t size_bytes, int rank);
   void free();
 
@@ -95,11 +99,11 @@ class Regions {
   int rank_ = 0;
 };
 
-// Does a collective on `in` and `out`; `bytes` is the size of the result of all_gather, of the
-// vector of all_reduce and broadcast, of the input of reduce_scatter and all_to_all.
+// Runs a collective on `in` and `out`. `bytes` is the size of the result of all_gather, of the
+// vector of all_reduce and broadcast, and of the input of reduce_scatter and all_to_all.
 using CollectiveCall =
     std::function<std::string(const std::byte* in, std::byte* out, int64_t bytes)>;
-// The collective that the command names, on regions; of floats where it reduces, else of bytes.
+// The collective that the command names, on regions of floats if it reduces, else of bytes.
 // broadcast is from rank 0, which passes its input as its output.
 std::string prepare_collective(const Command& command, int rank, int size, Regions& regions,
                                CollectiveCall call, Operation* operation);
@@ -126,14 +130,15 @@ struct MatrixMove {
   std::vector<Block> to;
 
   static MatrixMove parse(const Command& command);
-  // The block that `target` takes from `source`: from itself alone where it holds everything.
+  // The block that `target` takes from `source`. A target that holds everything takes it from
+  // itself.
   Block piece(int source, int target) const;
   int64_t from_bytes(int rank) const;
   int64_t to_bytes(int rank) const;
 };
 
 using MoveCall = std::function<std::string(const std::byte* in, std::byte* out)>;
-// Regions as in prepare_collective(): the pattern fills the matrix.
+// Uses the regions as prepare_collective() does: the pattern fills the matrix.
 std::string prepare_move(const Command& command, const MatrixMove& move, int rank, Regions& regions,
                          MoveCall call, Operation* operation);
 

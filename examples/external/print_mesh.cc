@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program outside the tree of Tessera: one client with four devices makes a mesh, prints it with
+// A program outside the tree of Tessera. One client with four devices makes a mesh, prints it with
 // a layout on it, and passes its barrier.
 #include <iostream>
 

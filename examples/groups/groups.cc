@@ -18,8 +18,8 @@
 using namespace tessera;
 
 Status run(const Client& client) {
-  // Only the members of a group make it, and that sends nothing. In the program of every client the
-  // ids are in the same order.
+  // Only the members of a group make it, and nothing is sent. The program of every client lists the
+  // ids in the same order.
   const int id = client.local_devices()[0].id;
   const std::vector<int> ids = id < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
   TESSERA_ASSIGN_OR_RETURN(Group group, client.group(ids));

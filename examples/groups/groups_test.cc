@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs every program of this folder by the command in its first comment, and compares what it
-// prints with the output that the comment shows.
+// Runs every program of this folder by the command in its first comment, and compares its output
+// with the output in the comment.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr int kTimeLimitSeconds = 60;
 
 using Lines = std::vector<std::string>;
 
-// The lines of `text`, sorted: clients print in any order.
+// The lines of `text`, sorted, because clients print in any order.
 Lines sorted_lines(const std::string& text) {
   Lines lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
   std::sort(lines.begin(), lines.end());
@@ -58,7 +58,7 @@ Header read_header(const std::string& path) {
   return header;
 }
 
-// The command with the programs where the runfiles have them.
+// The command with the programs' paths in the runfiles.
 std::string in_runfiles(const std::string& command) {
   const std::string prefix = absl::StrCat("bazel run //", kFolder, ":");
   return absl::StrReplaceAll(command, {{prefix, absl::StrCat(kFolder, "/")}, {"bazel-bin/", ""}});

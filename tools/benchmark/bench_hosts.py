@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures jobs over several hosts beside their peers; `tools/bench hosts` starts it.
 
-The hosts are namespaces of this machine (tests/hosts/make_hosts). Workers, rounds and checks are
-those of tools/bench. Beside each operation a plain socket moves the bytes that have to cross the
-link. benchmarks/README.md says how to read the output.
+The hosts are namespaces of this machine (tests/hosts/make_hosts). Workers, rounds and checks are as
+in tools/bench. Beside each operation a plain socket moves the bytes that have to cross the link.
+benchmarks/README.md explains the output.
 """
 
 import argparse
@@ -44,7 +44,7 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broa
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """So many hosts of so many clients, and what each host may send."""
+    """A number of hosts and of clients per host, and the sending rate of each host."""
 
     hosts: int
     clients: int  # of each host
@@ -102,7 +102,7 @@ def contains(block, row, col):
 
 
 def moved_bytes(source, target, element_bytes, form):
-    """The most that a host has to receive: what it needs and does not have, once."""
+    """The most bytes that a host lacks and has to receive, each counted once."""
     rows = sorted({edge for block in source + target for edge in block[:2]})
     cols = sorted({edge for block in source + target for edge in block[2:]})
     needed = [0] * form.hosts
@@ -276,7 +276,7 @@ class Run(bench.Run):
         return bench.started(workers, commands, environment)
 
     def start_open_mpi(self, folder, prefix, clients, region):
-        """Ranks of a host follow each other, as those of all contestants."""
+        """Numbers the ranks of a host consecutively, as all contestants do."""
         form = self.hosts.form
         agent = pathlib.Path(folder) / "agent"
         agent.write_text(AGENT % (ROOT / "tests/hosts/in_host"))
@@ -309,7 +309,7 @@ class Run(bench.Run):
 
 
 def share(cell):
-    """Of the rate of a plain socket that moves what has to cross; None where nothing has to."""
+    """Share of the rate of a plain socket that moves the same bytes; None if none have to cross."""
     return bench_report.ratio(cell.seconds("socket"), cell.seconds("tessera"))
 
 

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures operations beside other libraries, interleaved in one run; `tools/bench ops` starts it.
 
-Workers and rounds are those of tools/bench. Peers are benchmarks/peers/blas_peer.cc, for the
-libraries of Debian, and ops_peer.py under the Python that --python names. Each contestant of a
-cell reports a value of what it computes, which has to be that of Tessera. benchmarks/README.md says
-how to read the output.
+Workers and rounds are as in tools/bench. Peers are benchmarks/peers/blas_peer.cc, for the libraries
+of Debian, and ops_peer.py under the Python that --python names. Each contestant of a cell reports a
+value of its result, which has to equal Tessera's value. benchmarks/README.md explains the output.
 """
 
 import argparse
@@ -353,7 +352,7 @@ def make_goals(cells):
 
 
 def format_notes(cells):
-    """What has no number, and why."""
+    """The cells without a number, and the reasons."""
     causes = {}
     for cell in cells:
         for entry in cell.entries:

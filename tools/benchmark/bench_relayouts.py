@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures relayouts beside JAX, TF DTensor and PyTorch DTensor; tools/bench_relayouts starts it.
 
-The workers, rounds and checks are those of tools/bench. A peer is benchmarks/peers/python_peer.py
-under the Python that --python names. A library is measured in each way that it has, as installed
-and, where memory matters, with tuned malloc. benchmarks/README.md says how to read the output.
+The workers, rounds and checks are as in tools/bench. A peer is benchmarks/peers/python_peer.py
+under the Python that --python names. A library is measured in each of its ways, as installed and,
+where memory matters, with tuned malloc. benchmarks/README.md explains the output.
 """
 
 import argparse
@@ -154,7 +154,7 @@ def format_table(cells):
 
 
 def make_goal(cells, size, limit, ours):
-    """The goal of one size, whose number is that of the worst relayout."""
+    """The goal of one size, whose number is the worst relayout's."""
 
     def ratios(with_tuned):
         pairs = [(c, times_as_fast(c, ours, with_tuned)) for c in cells if c.size_bytes == size]

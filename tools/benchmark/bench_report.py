@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tools/bench says: tables, the goals and whether they are reached, plots, JSON."""
+"""The output of tools/bench: tables, the goals and whether they are reached, plots, JSON."""
 
 import dataclasses
 import json
@@ -114,7 +114,7 @@ def worst_milliseconds(operation, size, clients):
 
 
 def median_of_rounds(operation, size, clients):
-    """Of how many rounds, in words."""
+    """The number of rounds and their median, in words."""
 
     def text(results):
         rounds = results.rounds(operation, size, clients)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the texts of the command line are read. InvalidArgument begins with the flag, or names the
-// topology file and its field.
+// Reads the texts of the command line. InvalidArgument begins with the flag, or names the topology
+// file and its field.
 #ifndef TESSERA_TOOLS_PLAN_TOOL_COMMAND_TEXTS_H_
 #define TESSERA_TOOLS_PLAN_TOOL_COMMAND_TEXTS_H_
 
@@ -29,9 +29,10 @@ StatusOr<T> of_flag(const char* flag, StatusOr<T> result) {
 StatusOr<Shape> read_shape(absl::string_view text);
 StatusOr<DType> read_dtype(absl::string_view text);
 
-// What the flags say of the machine.
+// The flags that describe the machine.
 struct MachineTexts {
-  // The name and the content of the topology file; without one: one host, a process a device.
+  // The name and the content of the topology file. Without a file: one host, one process per
+  // device.
   std::string topology_file;
   std::optional<std::string> topology_json;
   std::optional<int64_t> memory_cap_bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tools/plan says of operations, without its flags and files: texts in, a report out.
+// The report of tools/plan on an operation, without flags and files: texts in, a report out.
 #ifndef TESSERA_TOOLS_PLAN_TOOL_OP_COMMAND_H_
 #define TESSERA_TOOLS_PLAN_TOOL_OP_COMMAND_H_
 
@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// The texts that the command line gives. Lists have an entry for each operand, separated by ";".
+// The texts of the command line. Lists have an entry for each operand, separated by ";".
 struct OpCommand {
   std::string mesh;        // "{batch=4, model=2}"
   std::string op;          // "matmul [batch, -] [-, model]": a name, and a layout for each operand
@@ -22,10 +22,10 @@ struct OpCommand {
   MachineTexts machine = {};
 };
 
-// Lines: the result and its layout, the rule, how each operand is moved with bytes and predicted
-// time, and how many assignments of axes were compared. InvalidArgument names the flag ("--op:
-// ...") or the topology file and its field; also the errors of plan_operation() and
-// decide_layouts().
+// The report has these lines: the result and its layout, the rule, how each operand is moved with
+// bytes and predicted time, and how many assignments of axes were compared. Fails with
+// InvalidArgument that names the flag ("--op: ...") or the topology file and its field, and with
+// the errors of plan_operation() and decide_layouts().
 StatusOr<std::string> report_operation(const OpCommand& command);
 
 // A Markdown table of the rules of all operations, for docs/internals/ops.md.

@@ -60,7 +60,7 @@ std::string alternatives_text(const RelayoutPlan& plan,
     if (alternative.chosen) chosen = alternative.predicted_time;
     if (!too_large) fastest = std::min(fastest, alternative.predicted_time);
   }
-  // Other than by the last digits of equal sums.
+  // Differs by more than the last digits of equal sums.
   if (chosen > fastest + absl::Nanoseconds(1)) {
     absl::StrAppend(&text,
                     "  chosen as if each device were a process: the order of addition does not "

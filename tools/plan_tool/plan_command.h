@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tools/plan does, without its flags and files: texts in, a report and a picture out.
+// The report of tools/plan on a relayout, without flags and files: texts in, a report and a picture
+// out.
 #ifndef TESSERA_TOOLS_PLAN_TOOL_PLAN_COMMAND_H_
 #define TESSERA_TOOLS_PLAN_TOOL_PLAN_COMMAND_H_
 
@@ -12,7 +13,7 @@
 
 namespace tessera {
 
-// The texts that the command line gives.
+// The texts of the command line.
 struct PlanCommand {
   std::string mesh;     // "{node=2, gpu=4}"
   std::string mesh_to;  // Empty: the same mesh.
@@ -30,8 +31,8 @@ struct PlanReport {
 
 enum class PlanPicture : uint8_t { kNone, kSvg };
 
-// InvalidArgument names the flag ("--from: ...") or the topology file and its field; also the
-// errors of plan_relayout() and visualize_svg().
+// Fails with InvalidArgument that names the flag ("--from: ...") or the topology file and its
+// field, and with the errors of plan_relayout() and visualize_svg().
 StatusOr<PlanReport> report_plan(const PlanCommand& command, PlanPicture picture);
 
 }  // namespace tessera

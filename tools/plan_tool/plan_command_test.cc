@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reports of plans: what a table of commands prints, and each refusal.
+// Reports of plans: the output of a table of commands, and each refusal.
 #include "tools/plan_tool/plan_command.h"
 
 #include <optional>
@@ -46,11 +46,11 @@ PlanCommand gather(const std::string& shape) {
 struct ReportCase {
   std::string name;
   PlanCommand command;
-  std::vector<std::string> parts;  // Of the text.
+  std::vector<std::string> parts;  // in the text
 };
 
-// Times by hand, in the alpha-beta model: a device of 8 lacks 7/8 of the tensor, of it 3/8 from its
-// node and 4/8 over the network in one batch, or 1/8 over the network and then 6/8 in two.
+// Times by hand, in the alpha-beta model. A device of 8 lacks 7/8 of the tensor. It gets 3/8 from
+// its node and 4/8 over the network in one batch, or 1/8 over the network and then 6/8 in two.
 std::vector<ReportCase> report_cases() {
   std::vector<ReportCase> cases = {
       {"small_tensor_in_one_batch",
@@ -86,7 +86,7 @@ std::vector<ReportCase> report_cases() {
                    pairs,
                    {"rejected  reduce_scatter{x:(4)2}, all_reduce{x:(1)4}, all_gather{x:(4)2}",
                     "chosen as if each device were a process"}});
-  pairs.dtype = "i64";  // The same in any order.
+  pairs.dtype = "i64";  // i64 sums are equal in any order
   cases.push_back({"compared_with_processes",
                    pairs,
                    {"chosen    reduce_scatter{x:(4)2}, all_reduce{x:(1)4}, all_gather{x:(4)2}"}});
@@ -166,7 +166,7 @@ TEST(PlanCommandTest, RefusesTopologiesCapsAndPictures) {
   command.machine.memory_cap_bytes = 0;
   EXPECT_THAT(report_plan(command, PlanPicture::kNone),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--memory_cap: 0 bytes")));
-  command.machine.memory_cap_bytes = 35;  // Source and target take 4 and 32 bytes.
+  command.machine.memory_cap_bytes = 35;  // source and target take 4 and 32 bytes
   EXPECT_THAT(report_plan(command, PlanPicture::kNone),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("36")));
   command = gather("128");

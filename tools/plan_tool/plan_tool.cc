@@ -61,7 +61,7 @@ StatusOr<std::string> read_file(const std::string& path) {
   char chunk[4096];
   size_t count;
   while ((count = std::fread(chunk, 1, sizeof(chunk), file)) > 0) text.append(chunk, count);
-  const bool failed = std::ferror(file) != 0;  // A folder opens and does not read.
+  const bool failed = std::ferror(file) != 0;  // a folder opens, but cannot be read
   std::fclose(file);
   if (failed) {
     return absl::InvalidArgumentError(

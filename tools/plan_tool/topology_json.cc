@@ -89,7 +89,7 @@ class Fields {
  private:
   static bool is_whole(const json& value, int64_t least, int64_t most) {
     if (!value.is_number_integer()) return false;
-    // A number beyond int64 is kept as unsigned; as a signed one it would come out negative.
+    // nlohmann keeps a number beyond int64 as unsigned; read as signed it would be negative.
     if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(most)) {
       return false;
     }

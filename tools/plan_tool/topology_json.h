@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The JSON form of a Topology, for machines that are not there (tools/plan).
+// The JSON form of a Topology. tools/plan reads it, so the machine itself is not needed.
 //
 //   {
 //     "description": "free text, ignored",
@@ -13,8 +13,8 @@
 //     }
 //   }
 //
-// Every field but "description" is required in one of the two forms, and no other is read: a
-// misspelt field is an error and never a default.
+// Every field except "description" is required, in either of the two forms. Any other field is an
+// error, so a misspelt field never means a default.
 #ifndef TESSERA_TOOLS_PLAN_TOOL_TOPOLOGY_JSON_H_
 #define TESSERA_TOOLS_PLAN_TOOL_TOPOLOGY_JSON_H_
 
@@ -24,8 +24,8 @@
 
 namespace tessera {
 
-// Reads `text`; `file` names it in messages. InvalidArgument with the file, the field and what is
-// expected there, as in
+// Reads `text`; `file` names it in messages. InvalidArgument names the file and the field, and says
+// which value it must have:
 //   topology h100.json: "links.host.bytes_per_s" is "fast"; give a number greater than 0
 StatusOr<Topology> parse_topology(absl::string_view text, absl::string_view file);
 
