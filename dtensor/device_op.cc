@@ -56,12 +56,12 @@ bool run_here(const Runtime& runtime, const DeviceProgram& program, const Parts&
   return true;
 }
 
-// An input of which devices fetch what they need.
+// An input of which devices fetch parts.
 struct FetchedInput {
   size_t number;
   std::shared_ptr<const StepProgram> program;
-  // The buffers that the devices hold of the input, and then those that they have fetched: null for
-  // nothing.
+  // The buffers that the devices hold of the input, and later the buffers that they have fetched:
+  // null where they fetch nothing.
   HeldByDevice held;
 };
 using FetchedInputs = std::vector<FetchedInput>;
@@ -109,23 +109,21 @@ DTensor failed_tensor(DType dtype, const Shape& shape, const StatusOr<Layout>& l
   return TensorAccess::failed(dtype, shape, layout, std::move(error));
 }
 
-const std::shared_ptr<const void>& trace_of(const DTensor& tensor) {
+const std::shared_ptr<const Trace>& trace_of(const DTensor& tensor) {
   return TensorAccess::rep(tensor).trace;
 }
 
-DTensor with_trace(const DTensor& tensor, std::shared_ptr<const void> trace) {
+DTensor with_trace(const DTensor& tensor, std::shared_ptr<const Trace> trace) {
   TensorRep rep = TensorAccess::rep(tensor);
   rep.trace = std::move(trace);
   return TensorAccess::make(std::move(rep));
 }
 
-void set_record_relayout(RecordRelayout record) { record_relayout = record; }
-
 std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTensor> inputs,
                                                          absl::Span<const DeviceInput> used,
                                                          DType dtype, Shape shape,
                                                          const Layout& layout, DeviceKernel kernel,
-                                                         std::string explanation) {
+                                                         std::string explanation, bool calls_user) {
   const TensorRep& first = TensorAccess::rep(inputs[0]);
   auto program = std::make_shared<DeviceProgram>(
       DeviceProgram{dtype,
@@ -152,7 +150,7 @@ std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTenso
     bytes += num_bytes(row.out.sizes, dtype);
   }
   program->runs_on_caller =
-      first.runtime->devices().uses_host_memory() && bytes <= kMostBytesOnCaller;
+      first.runtime->devices().uses_host_memory() && bytes <= kMostBytesOnCaller && !calls_user;
   return program;
 }
 
@@ -173,7 +171,7 @@ DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> p
   out.runtime = runtime;
   out.devices = first.devices;
   out.explanation = program->explanation;
-  // Layouts of the cache have no runtime; one of an input saves making another.
+  // Layouts of the cache have no runtime; the layout of an input saves making another.
   for (const DTensor& input : inputs) {
     if (input.layout() == program->layout) out.layout = input.layout();
   }

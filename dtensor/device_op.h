@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// run_on_devices(): an operation whose devices compute from their own shards, and from what they
-// fetch of others'. Internal, for ops/.
+// run_on_devices(): an operation whose devices compute from their own shards, and from parts that
+// they fetch from others. Internal, for ops/.
 //
 // All that a call needs besides memory is prepared once, in a DeviceProgram, which the caller keeps
 // for equal calls.
@@ -32,7 +32,7 @@ class Engine;  // compute/engine.h
 
 namespace tessera::internal {
 
-// The dense boxes that one local device computes from and to, of inputs in their order.
+// The dense boxes that one local device reads and writes, with the inputs in their order.
 struct DeviceRow {
   int ordinal = 0;
   int64_t position = 0;  // in the mesh of the result
@@ -41,8 +41,8 @@ struct DeviceRow {
 };
 
 // Computes the output of one device by its engine, null where threads of the host compute for it.
-// Memory is that of the row's boxes. Called on the thread of the device, or on the caller's;
-// several devices at once.
+// The memory holds the row's boxes. Called on the thread of the device, or on the caller's thread;
+// on several devices at the same time.
 using DeviceKernel = std::function<Status(Engine* engine, const DeviceRow& row,
                                           absl::Span<const std::byte* const> in, std::byte* out)>;
 
@@ -55,57 +55,62 @@ struct DeviceProgram {
   DeviceKernel kernel;
   // The text of explain() for the result, after its first line.
   std::shared_ptr<const std::string> explanation;
-  // By input; null where each device computes from what it holds.
+  // By input; null where each device computes from its own shard.
   std::vector<std::shared_ptr<const Fetch>> fetches;
   std::vector<DeviceRow> rows;  // of this client's devices
-  // The calling thread may run it if the devices are idle: that is sooner than another thread could
-  // be woken.
+  // The calling thread may run it if the devices are idle, which takes less time than waking
+  // another thread.
   bool runs_on_caller = false;
 };
 
-// The facts of a tensor that are known before anything of it is ready, equal on all clients.
+// The facts of a tensor that are known before any of its shards is ready, equal on all clients.
 struct TensorFacts {
-  // The error of a tensor that failed before anything was started; the other members then mean
-  // nothing.
+  // The error of a tensor that failed before anything was started. The other members have no
+  // meaning then.
   const Status& error;
-  // Tells the clients of this process apart; never given twice.
+  // Unique in this process for each client; never reused.
   uint64_t runtime_number = 0;
   bool uses_host_memory = true;
   // The arithmetic of the CPUs.
   Arithmetic arithmetic = {};
 };
 TensorFacts facts_of(const DTensor& tensor);
-// The state of the layer of operations for the tensor's client, which `make` makes at the first
-// call; it goes with the client. Thread-safe. It must hold no mesh with a runtime. Requires no
+// The state of the layer of operations for the tensor's client. The first call makes it by `make`;
+// it is destroyed with the client. Thread-safe. It must hold no mesh with a runtime. Requires no
 // error.
 void* op_state_of(const DTensor& tensor, absl::FunctionRef<std::shared_ptr<void>()> make);
-// How relayouts of the tensor are planned. Requires no error.
+// The options by which relayouts of the tensor are planned. Requires no error.
 PlanOptions plan_options_of(const DTensor& tensor);
-// A tensor that carries nothing but an error.
+// A tensor that carries only an error.
 DTensor failed_tensor(DType dtype, const Shape& shape, const StatusOr<Layout>& layout,
                       Status error);
 
-// What TensorRep::trace holds, and the same tensor with another one.
-const std::shared_ptr<const void>& trace_of(const DTensor& tensor);
-DTensor with_trace(const DTensor& tensor, std::shared_ptr<const void> trace);
-// Called by relayout() for a source with a trace: returns the result with its own. Set once, before
-// the first tensor has a trace.
-using RecordRelayout = DTensor (*)(DTensor result, const DTensor& source);
-void set_record_relayout(RecordRelayout record);
+// How a tensor was computed, for the tapes that record it.
+class Trace {
+ public:
+  virtual ~Trace() = default;
+  // `result` with a trace of its own. relayout() has moved it from `source`, which has this trace.
+  virtual DTensor moved(DTensor result, const DTensor& source) const = 0;
+};
+// Null where no tape records the tensor.
+const std::shared_ptr<const Trace>& trace_of(const DTensor& tensor);
+// The same tensor with another trace.
+DTensor with_trace(const DTensor& tensor, std::shared_ptr<const Trace> trace);
 
-// What devices compute from: `layout` is what the input will have when the program runs, `fetch`
-// says what they fetch of it, null for nothing.
+// An input of the devices' computation: `layout` is the layout of the input when the program runs;
+// `fetch` are the parts that they fetch, null for none.
 struct DeviceInput {
   const Layout& layout;
   std::shared_ptr<const Fetch> fetch;
 };
-// Requires inputs without errors of one client, on devices of one mesh in one order, which is that
-// of the result.
+// Requires inputs without errors of one client, on devices of one mesh in one order, which must be
+// the order of the result. A kernel that calls a function of the user runs on the devices' threads
+// only: the calling thread holds a turn (turns.h), in which such a function must not be called.
 std::shared_ptr<const DeviceProgram> make_device_program(absl::Span<const DTensor> inputs,
                                                          absl::Span<const DeviceInput> used,
                                                          DType dtype, Shape shape,
                                                          const Layout& layout, DeviceKernel kernel,
-                                                         std::string explanation);
+                                                         std::string explanation, bool calls_user);
 // The tensor, explained as the program's result is.
 DTensor explained_as(const DTensor& tensor, const DeviceProgram& program);
 // Requires inputs of the layouts, shapes and client that the program was made for. An error of a
@@ -113,8 +118,8 @@ DTensor explained_as(const DTensor& tensor, const DeviceProgram& program);
 DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> program,
                        absl::Span<const DTensor> inputs);
 
-// A tensor whose local boxes `fill` writes in tasks of their devices, by their engines as above,
-// several at once. Devices that use memory of the host share what they hold alike.
+// A tensor whose local boxes are written by `fill` in tasks of their devices, by their engines as
+// above, several at the same time. Devices that use memory of the host share equal boxes.
 using FillBox = std::function<Status(Engine* engine, const Box& box, std::byte* out)>;
 DTensor generate(const char* label, DType dtype, const Shape& shape, LayoutArg layout,
                  FillBox fill);

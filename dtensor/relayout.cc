@@ -75,7 +75,7 @@ DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas) {
   if (internal::trace_of(tensor) != nullptr) {
     // The source is kept, for its trace.
     const DTensor source = tensor;
-    return internal::record_relayout.load()(
+    return internal::trace_of(source)->moved(
         relayout(internal::with_trace(source, nullptr), layout, replicas), source);
   }
   StatusOr<std::shared_ptr<TensorRep>> result = start_relayout(tensor, layout, replicas);

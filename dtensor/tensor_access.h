@@ -4,7 +4,6 @@
 #ifndef TESSERA_DTENSOR_TENSOR_ACCESS_H_
 #define TESSERA_DTENSOR_TENSOR_ACCESS_H_
 
-#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -17,16 +16,13 @@
 
 namespace tessera::internal {
 
-// See device_op.h.
-inline std::atomic<DTensor (*)(DTensor result, const DTensor& source)> record_relayout{nullptr};
-
 // Access to a tensor for the other parts of dtensor/, not for users.
 struct TensorAccess {
   static DTensor make(std::shared_ptr<const TensorRep> rep) { return DTensor(std::move(rep)); }
   static DTensor make(TensorRep rep) {
     return make(std::make_shared<const TensorRep>(std::move(rep)));
   }
-  // A tensor that carries nothing but an error.
+  // A tensor that carries only an error.
   static DTensor failed(DType dtype, const Shape& shape, LayoutArg layout, Status error) {
     auto rep = std::make_shared<TensorRep>();
     rep->dtype = dtype;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TensorRep: what a DTensor points at. Internal to dtensor/.
+// TensorRep: the object to which a DTensor points. Internal to dtensor/.
 #ifndef TESSERA_DTENSOR_TENSOR_REP_H_
 #define TESSERA_DTENSOR_TENSOR_REP_H_
 
@@ -21,6 +21,8 @@
 
 namespace tessera::internal {
 
+class Trace;  // device_op.h
+
 // Either `error` is set and there are no buffers: the tensor failed on all clients alike, before
 // anything was started. Or there is one buffer for each of `devices`, each with a status of its
 // own, which the collectives carry to the other clients.
@@ -32,8 +34,8 @@ struct TensorRep {
   std::shared_ptr<Runtime> runtime;
   // The text of explain(); null where no operation of ops/ made the tensor.
   std::shared_ptr<const std::string> explanation;
-  // How the value was computed, for a tape of ops/; null where none records it.
-  std::shared_ptr<const void> trace;
+  // How the value was computed, for tapes; null where none records it.
+  std::shared_ptr<const Trace> trace;
   MeshDevices devices;
   absl::InlinedVector<std::shared_ptr<const Buffer>, kInlineLocalDevices> buffers;
 
@@ -44,13 +46,13 @@ struct TensorRep {
   Box box_of(const MeshDevice& device) const { return layout->box(*shape, device.position); }
 };
 
-// What a tensor without buffers yet points at, of the client behind the layout's mesh. Errors that
-// all clients see alike: that of the layout, an abstract mesh, a shape that does not fit, a
-// reduction that the dtype does not have.
+// Makes the TensorRep of a tensor without buffers yet, of the client behind the layout's mesh.
+// Errors that are equal on all clients: the error of the layout, an abstract mesh, a shape that
+// does not fit, a reduction that the dtype does not have.
 StatusOr<std::shared_ptr<TensorRep>> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout);
 
-// Whether the device at this position holds the value where a value is put under the layout, or
-// the identity of its reduction.
+// Whether a new tensor's device at this position holds the value under the layout, instead of the
+// identity of its reduction.
 bool holds_value(const Layout& layout, int64_t position);
 
 }  // namespace tessera::internal

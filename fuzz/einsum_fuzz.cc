@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any text as the equation of an einsum of operands that mostly fit it. Whether it is accepted, and
-// its result, follow from the letters, as this file reads them; a refusal has a message.
+// Any text as the equation of an einsum, with operands that mostly fit it. This file derives from
+// the letters whether the equation is accepted, and its result; a refusal has a message.
 //
-// The first bytes decide the size of each letter, and how the operands are made not to fit; the
-// rest is the equation.
+// The first bytes decide the size of each letter, and which misfit the operands have. The rest is
+// the equation.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -20,8 +20,7 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "fuzz/fuzz.h"
-#include "ops/catalog.h"
-#include "ops/op.h"
+#include "ops/all_operations.h"
 #include "ops/operand_type.h"
 #include "ops/rule.h"
 
@@ -64,7 +63,7 @@ Parts parts_of(absl::string_view text) {
   return parts;
 }
 
-// The letters of the result, or nothing where the equation means none.
+// The letters of the result, or nothing if the equation is invalid.
 std::optional<std::string> result_of(const Parts& parts) {
   std::string all;
   for (const std::string& operand : parts.operands) all += operand;
@@ -92,8 +91,8 @@ std::optional<std::string> result_of(const Parts& parts) {
   return result;
 }
 
-// Whether the catalog plans the equation: of two operands, without a letter of one alone that is
-// summed over. Requires a valid equation.
+// Whether plan_operation() plans the equation: it has two operands, and sums over no letter that
+// only one of them has. Requires a valid equation.
 bool is_one_product(const Parts& parts, const std::string& result) {
   if (parts.operands.size() != 2) return false;
   const auto& [a, b] = std::array{parts.operands[0], parts.operands[1]};
@@ -112,7 +111,7 @@ struct Call {
   Misfit misfit = Misfit::kNone;
 };
 
-// Operands of the sizes of their letters, except one.
+// Operands with the sizes of their letters, except for the misfit.
 Call make_call(const Parts& parts, const std::array<int64_t, 8>& sizes, Misfit misfit) {
   Call call;
   for (const std::string& letters : parts.operands) {
@@ -169,13 +168,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto misfit = static_cast<Misfit>(std::max(0, bytes.below(12) - 8));
   const std::string text(reinterpret_cast<const char*>(data) + kHeaderBytes, size - kHeaderBytes);
 
-  const StatusOr<ops::Attributes> attributes =
-      ops::Attributes::parse(absl::StrCat("equation=", text));
+  const StatusOr<ops::AttributeTexts> attributes =
+      ops::parse_attributes(absl::StrCat("equation=", text));
   // "equation=a;b" has two attributes, and "equation=a;equation=b" is an error.
   const bool is_equation = !has(text, ';');
   require(attributes.ok() || !is_equation, text);
-  if (!attributes.ok() || attributes->names() != std::vector<std::string>{"equation"}) return 0;
-  const std::string equation = attributes->text("equation");
+  if (!attributes.ok() || attributes->size() != 1 || !attributes->contains("equation")) return 0;
+  const std::string equation = attributes->at("equation");
 
   const Parts parts = parts_of(equation);
   const Call call = make_call(parts, sizes, misfit);

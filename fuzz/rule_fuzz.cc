@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any rule, and any operation of the catalog with operands and attributes near its sample's, with
-// random layouts of the operands. An operation is refused with a message, or has a plan that keeps
-// the invariants of rule.h. Layouts are inferred from accepted rules and plans, and have to keep
-// the promises of infer.h: check_inference() says which, by a search of all assignments.
+// Any rule, and any operation, with operands and attributes near its sample's and
+// with random layouts.
+//
+// - An operation is refused with a message, or has a plan that keeps the invariants of rule.h.
+// - Layouts are inferred from accepted rules and plans. check_inference() checks the promises of
+//   infer.h by a search of all assignments.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -22,8 +24,7 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "fuzz/fuzz.h"
-#include "ops/catalog.h"
-#include "ops/op.h"
+#include "ops/all_operations.h"
 #include "ops/operand_type.h"
 #include "tests/support/ops/rule_oracle.h"
 
@@ -57,7 +58,7 @@ std::string read_attribute(ByteReader& bytes, absl::string_view sample) {
     size_t end = i + (sample[i] == '-' ? 1 : 0);
     while (end < sample.size() && absl::ascii_isdigit(sample[end])) ++end;
     int64_t number = 0;
-    // Digits of a name, "f32", are none.
+    // Digits inside a name such as "f32" are not numbers.
     const bool is_number = (i == 0 || !absl::ascii_isalnum(sample[i - 1])) &&
                            absl::SimpleAtoi(sample.substr(i, end - i), &number);
     if (!is_number) {
@@ -71,32 +72,24 @@ std::string read_attribute(ByteReader& bytes, absl::string_view sample) {
   return text;
 }
 
-std::string read_attributes(ByteReader& bytes, const ops::CatalogEntry& entry) {
+std::string read_attributes(ByteReader& bytes, const ops::Operation& operation) {
   std::vector<std::string> texts;
-  const auto read = [&](const std::string& sample) {
-    texts.push_back(read_attribute(bytes, sample));
-  };
-  for (const std::string& sample : entry.needed) {
-    if (bytes.below(16) != 15) read(sample);
-  }
-  if (!entry.sample_attributes.empty() && !bytes.coin()) {
-    read(entry.sample_attributes);
-  } else {
-    for (const std::string& sample : entry.optional) {
-      if (bytes.coin()) read(sample);
-    }
+  for (const ops::AttributeSpec& spec : operation.attributes) {
+    const bool is_needed = spec.otherwise == nullptr;
+    const bool is_given = is_needed ? bytes.below(16) != 15 : bytes.coin();
+    if (is_given) texts.push_back(read_attribute(bytes, spec.example_text()));
   }
   return absl::StrJoin(texts, "; ");
 }
 
 struct Request {
-  const ops::CatalogEntry* entry;
+  const ops::Operation* operation;
   std::vector<Shape> shapes;
   std::vector<DType> dtypes;
   std::string attributes;
 
   std::string to_string() const {
-    std::string text = entry->name;
+    std::string text = operation->name;
     for (size_t i = 0; i < shapes.size(); ++i) {
       absl::StrAppend(&text, i == 0 ? " " : "; ", dtype_name(dtypes[i]), " ",
                       shape_to_string(shapes[i]));
@@ -106,9 +99,17 @@ struct Request {
 };
 
 Request read_request(ByteReader& bytes) {
-  const auto entries = ops::catalog();
-  Request request = {&entries[bytes.below(static_cast<int>(entries.size()))], {}, {}, {}};
-  for (const ops::SampleOperand& operand : request.entry->sample) {
+  // Those that users call.
+  static const auto* const kOperations = [] {
+    auto* const operations = new std::vector<const ops::Operation*>;
+    for (const ops::Operation* const each : ops::all_operations()) {
+      if (each->sample != nullptr) operations->push_back(each);
+    }
+    return operations;
+  }();
+  const int number = bytes.below(static_cast<int>(kOperations->size()));
+  Request request = {(*kOperations)[number], {}, {}, {}};
+  for (const ops::SampleOperand& operand : ops::sample_operands(*request.operation)) {
     request.shapes.push_back(read_shape(bytes, operand.shape));
     request.dtypes.push_back(bytes.below(16) == 15 ? static_cast<DType>(bytes.below(kNumDTypes))
                                                    : operand.dtype);
@@ -122,7 +123,7 @@ Request read_request(ByteReader& bytes) {
     request.shapes.pop_back();
     request.dtypes.pop_back();
   }
-  request.attributes = read_attributes(bytes, *request.entry);
+  request.attributes = read_attributes(bytes, *request.operation);
   return request;
 }
 
@@ -134,15 +135,15 @@ bool is_small(const Shape& shape) {
 std::optional<ops::OpPlan> plan_of(const Request& request) {
   std::vector<ops::OperandType> operands;
   for (size_t i = 0; i < request.shapes.size(); ++i) {
-    // There is no such tensor.
+    // No tensor has this shape and dtype.
     if (!validate_shape(request.shapes[i], request.dtypes[i]).ok()) return std::nullopt;
     operands.emplace_back(request.dtypes[i], request.shapes[i]);
   }
-  const StatusOr<ops::Attributes> attributes = ops::Attributes::parse(request.attributes);
+  const StatusOr<ops::AttributeTexts> attributes = ops::parse_attributes(request.attributes);
   const std::string subject = request.to_string();
   require(attributes.ok(), subject);
   const auto plan_once = [&] {
-    return ops::plan_operation(request.entry->name, operands, *attributes);
+    return ops::plan_operation(request.operation->name, operands, *attributes);
   };
   StatusOr<ops::OpPlan> plan = plan_once();
   const std::string outcome = absl::StrCat(subject, ": ", plan.status().ToString());

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "ops/op.h"
+#include "ops/operation.h"
 
 namespace tessera::ops {
 

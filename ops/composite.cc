@@ -2,6 +2,7 @@
 #include "ops/composite.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "base/shape.h"
 #include "dtensor/relayout.h"
 #include "ops/pointwise.h"
+#include "ops/shapes.h"
 #include "ops/tape.h"
 
 namespace tessera::ops {
@@ -30,6 +32,18 @@ DTensor without_partial(const DTensor& x) {
 DTensor finish(DTensor x, const Out& out) {
   if (out.layout.has_value()) return relayout(std::move(x), *out.layout);
   return without_partial(x);
+}
+
+DTensor sum_to(const DTensor& cotangent, const Shape& shape) {
+  if (cotangent.shape() == shape) return cotangent;
+  const size_t before = cotangent.shape().size() - shape.size();
+  std::vector<int64_t> dims;
+  for (size_t dim = 0; dim < cotangent.shape().size(); ++dim) {
+    if (dim < before || (shape[dim - before] == 1 && cotangent.shape()[dim] != 1)) {
+      dims.push_back(static_cast<int64_t>(dim));
+    }
+  }
+  return reshape(sum(cotangent, dims, KeepDims::kYes), shape);
 }
 
 DTensor finite_max(const DTensor& x, const Dims& dims) {
@@ -67,7 +81,8 @@ Gradients gradients_in_f32(const GradientCall& call, Recomputation result, Deriv
   if (!is_half(dtype)) return derivative(call);
   const std::vector<DTensor> operands = widened(call.operands);
   Gradients gradients =
-      derivative({operands, result(operands), cast(call.cotangent, DType::kFloat32), call.needed});
+      derivative({operands, result(operands), cast(call.cotangent, DType::kFloat32), call.needed,
+                  call.attributes});
   for (std::optional<DTensor>& each : gradients) {
     if (each.has_value()) each = cast(*each, dtype);
   }

@@ -17,8 +17,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/shape.h"
 #include "dtensor/dtensor.h"
-#include "ops/gradient.h"
+#include "ops/operation.h"
 #include "ops/out.h"
 #include "ops/reductions.h"
 
@@ -28,6 +29,8 @@ namespace tessera::ops {
 DTensor without_partial(const DTensor& x);
 // The result of a composition: under `out`, or without partial axes.
 DTensor finish(DTensor x, const Out& out);
+// Sums a gradient back to this shape, from which an operand was broadcast.
+DTensor sum_to(const DTensor& cotangent, const Shape& shape);
 // The largest elements along the dims, which stay with size 1, within the finite numbers: to be
 // subtracted from exponents. f32 and f64 only.
 DTensor finite_max(const DTensor& x, const Dims& dims);

@@ -18,13 +18,13 @@
 #include "base/text.h"
 #include "compute/cpu/contract.h"
 #include "dtensor/device_op.h"
+#include "ops/all_operations.h"
+#include "ops/apply.h"
 #include "ops/broadcast.h"
-#include "ops/catalog_entries.h"
 #include "ops/composite.h"
-#include "ops/gradient.h"
 #include "ops/moving.h"
-#include "ops/op.h"
 #include "ops/operand_type.h"
+#include "ops/operation.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
 
@@ -64,10 +64,14 @@ std::vector<int64_t> label_sizes(const OperandType& a, const OperandType& b, con
   return sizes;
 }
 
+struct ProductLabels {
+  Labels a, b, result;
+};
+
 // The product of two tensors. Each label is in the other tensor or in the result.
 StatusOr<OpPlan> plan_product(const char* name, const OperandType& a, const OperandType& b,
-                              const Labels& a_labels, const Labels& b_labels,
-                              const Labels& labels) {
+                              const ProductLabels& product) {
+  const auto& [a_labels, b_labels, labels] = product;
   TESSERA_RETURN_IF_ERROR(check_numbers(name, {a, b}));
   const DType dtype = a.dtype();
   const std::vector<int64_t> sizes = label_sizes(a, b, a_labels, b_labels);
@@ -89,49 +93,61 @@ StatusOr<OpPlan> plan_product(const char* name, const OperandType& a, const Oper
   plan.rule.linearity = Linearity::kEach;
   plan.rule.reductions = kSums;
   plan.rule.seconds_per_point = kSecondsPerProduct;
-  plan.kernel = [dtype, a_labels, b_labels, labels](const LocalCall& call) -> Status {
-    return call.engine.contract(dtype, {call.in[0], call.in_boxes[0].sizes, a_labels},
-                                {call.in[1], call.in_boxes[1].sizes, b_labels}, labels,
+  plan.kernel = [dtype, product](const LocalCall& call) -> Status {
+    return call.engine.contract(dtype, {call.in[0], call.in_boxes[0].sizes, product.a},
+                                {call.in[1], call.in_boxes[1].sizes, product.b}, product.result,
                                 call.out_box.sizes, call.out);
   };
   return plan;
 }
 
-// The product of tensors whose labels are known to fit, and its gradient.
-DTensor product(const char* name, const DTensor& a, const DTensor& b, const Labels& a_labels,
-                const Labels& b_labels, const Labels& labels, const Out& out) {
-  const DTensor operands[] = {a, b};
-  std::vector<int64_t> attributes;
-  for (const Labels* part : {&a_labels, &b_labels, &labels}) {
-    attributes.push_back(static_cast<int64_t>(part->size()));
-    attributes.insert(attributes.end(), part->begin(), part->end());
-  }
-  DTensor result = run({name, operands, attributes, out},
-                       [&] { return plan_product(name, a, b, a_labels, b_labels, labels); });
-  return differentiable(std::move(result), operands,
-                        [name, a_labels, b_labels, labels](const GradientCall& call) -> Gradients {
-                          Gradients gradients(2);
-                          const Labels* const own[] = {&a_labels, &b_labels};
-                          for (size_t i = 0; i < 2; ++i) {
-                            if (!call.needed[i]) continue;
-                            Labels named;
-                            for (const int label : *own[i]) {
-                              if (label != kNone) named.push_back(label);
-                            }
-                            const DTensor gradient =
-                                product(name, call.cotangent, call.operands[1 - i], labels,
-                                        *own[1 - i], named, {});
-                            gradients[i] = named.size() == own[i]->size()
-                                               ? gradient
-                                               : reshape(gradient, call.operands[i].shape());
-                          }
-                          return gradients;
-                        });
+// The product of tensors whose labels are known to fit.
+constexpr AttributeSpec kProductAttributes[] = {{"a", AttributeKind::kInts, "[0, 1]"},
+                                                {"b", AttributeKind::kInts, "[1, 2]"},
+                                                {"result", AttributeKind::kInts, "[0, 2]"}};
+
+Labels read_labels(const Attributes& attributes, absl::string_view name) {
+  const std::vector<int64_t>& numbers = attributes.integers(name);
+  return Labels(numbers.begin(), numbers.end());
 }
 
-struct ProductLabels {
-  Labels a, b, result;
-};
+StatusOr<OpPlan> plan_of_labels(Operands x, const Attributes& attributes) {
+  return plan_product("einsum", x[0], x[1],
+                      {read_labels(attributes, "a"), read_labels(attributes, "b"),
+                       read_labels(attributes, "result")});
+}
+
+DTensor product(const DTensor& a, const DTensor& b, const ProductLabels& labels, const Out& out) {
+  const auto numbers = [](const Labels& part) {
+    return std::vector<int64_t>(part.begin(), part.end());
+  };
+  return apply(kProduct, {a, b}, {numbers(labels.a), numbers(labels.b), numbers(labels.result)},
+               out)[0];
+}
+
+// Each gradient is the product of the cotangent and the other operand.
+Gradients gradients_of_product(const GradientCall& call, const ProductLabels& labels) {
+  Gradients gradients(2);
+  const Labels* const own[] = {&labels.a, &labels.b};
+  for (size_t i = 0; i < 2; ++i) {
+    if (!call.needed[i]) continue;
+    Labels named;
+    for (const int label : *own[i]) {
+      if (label != kNone) named.push_back(label);
+    }
+    const DTensor gradient =
+        product(call.cotangent, call.operands[1 - i], {labels.result, *own[1 - i], named}, {});
+    gradients[i] =
+        named.size() == own[i]->size() ? gradient : reshape(gradient, call.operands[i].shape());
+  }
+  return gradients;
+}
+
+Gradients product_gradient(const GradientCall& call) {
+  return gradients_of_product(call,
+                              {read_labels(call.attributes, "a"), read_labels(call.attributes, "b"),
+                               read_labels(call.attributes, "result")});
+}
 
 // The labels of operands that may be multiplied; else InvalidArgument.
 StatusOr<ProductLabels> matmul_labels(const OperandType& a, const OperandType& b) {
@@ -182,6 +198,15 @@ StatusOr<ProductLabels> matmul_labels(const OperandType& a, const OperandType& b
     labels.result.push_back(labels.b.back());
   }
   return labels;
+}
+
+StatusOr<OpPlan> plan_matmul(Operands x, const Attributes&) {
+  TESSERA_ASSIGN_OR_RETURN(const ProductLabels labels, matmul_labels(x[0], x[1]));
+  return plan_product("matmul", x[0], x[1], labels);
+}
+
+Gradients matmul_gradient(const GradientCall& call) {
+  return gradients_of_product(call, *matmul_labels(call.operands[0], call.operands[1]));
 }
 
 // ---- einsum
@@ -293,15 +318,10 @@ ProductLabels letter_labels(const std::string& a, const std::string& b, const st
   return {labels_of(a), labels_of(b), labels_of(result)};
 }
 
-DTensor product(const DTensor& a, const DTensor& b, const std::string& a_letters,
-                const std::string& b_letters, const std::string& letters, const Out& out) {
-  const ProductLabels labels = letter_labels(a_letters, b_letters, letters);
-  return product("einsum", a, b, labels.a, labels.b, labels.result, out);
-}
-
 // The plan for two operands. Refused where a letter is in one operand alone.
-StatusOr<OpPlan> plan_einsum(absl::string_view text, absl::Span<const OperandType> x) {
-  TESSERA_ASSIGN_OR_RETURN(const Equation equation, parse_equation(text));
+StatusOr<OpPlan> plan_einsum(Operands x, const Attributes& attributes) {
+  if (x.size() != 2) return refusal("einsum", "takes 2 operands, not ", x.size());
+  TESSERA_ASSIGN_OR_RETURN(const Equation equation, parse_equation(attributes.text("equation")));
   TESSERA_RETURN_IF_ERROR(letter_sizes(equation, x).status());
   const std::string& a = equation.operands[0];
   const std::string& b = equation.operands[1];
@@ -311,8 +331,13 @@ StatusOr<OpPlan> plan_einsum(absl::string_view text, absl::Span<const OperandTyp
     return refusal("einsum", "'", std::string(1, c), "' is in one operand alone, which is summed ",
                    "over it first; ask for the rule of sum, and then without it");
   }
-  const ProductLabels labels = letter_labels(a, b, equation.result);
-  return plan_product("einsum", x[0], x[1], labels.a, labels.b, labels.result);
+  return plan_product("einsum", x[0], x[1], letter_labels(a, b, equation.result));
+}
+
+Gradients einsum_gradient(const GradientCall& call) {
+  const Equation equation = *parse_equation(call.attributes.text("equation"));
+  return gradients_of_product(
+      call, letter_labels(equation.operands[0], equation.operands[1], equation.result));
 }
 
 // One operand: its sums, in the order of the result's letters.
@@ -339,15 +364,14 @@ DTensor multiply(const Equation& equation, absl::Span<const DTensor> operands, c
     for (const char c : is_last ? "" : letters + next) {
       if (absl::StrContains(later, c) && !absl::StrContains(joined, c)) joined += c;
     }
-    left = product(left, right, letters, next, joined, is_last ? out : Out());
+    left = product(left, right, letter_labels(letters, next, joined), is_last ? out : Out());
     letters = joined;
   }
   return operands.size() == 1 ? single(left, letters, equation.result, out) : left;
 }
 
-// Whether multiply() makes the result by one operation that rounds.
+// Whether the product of two operands is all.
 bool is_one_step(const Equation& equation) {
-  if (equation.operands.size() == 1) return true;
   const std::string& a = equation.operands[0];
   const std::string& b = equation.operands[1];
   const auto is_summed_alone = [&](const std::string& own, const std::string& other) {
@@ -358,16 +382,45 @@ bool is_one_step(const Equation& equation) {
   return equation.operands.size() == 2 && !is_summed_alone(a, b) && !is_summed_alone(b, a);
 }
 
+// The product, and sums before it, where one product does not do.
+Results einsum_parts(const OpCall& call) {
+  const StatusOr<Equation> equation = parse_equation(call.attributes.text("equation"));
+  if (!equation.ok()) return refuse(call, equation.status());
+  const OperandTypes types = types_of(call.operands);
+  Status status = letter_sizes(*equation, types).status();
+  if (status.ok()) status = check_same_dtype("einsum", types);
+  if (!status.ok()) return refuse(call, std::move(status));
+  if (call.operands.size() == 1) return {multiply(*equation, call.operands, call.out)};
+  if (is_one_step(*equation)) return {};
+  return {in_f32(call.operands, call.out, [&](absl::Span<const DTensor> wide, const Out& to) {
+    return multiply(*equation, wide, to);
+  })};
+}
+
+constexpr AttributeSpec kEquation[] = {{"equation", AttributeKind::kText, "bij,bkj->bik"}};
+
 }  // namespace
 
+constinit const Operation kMatmul = {.name = "matmul",
+                                     .arity = {2, 2},
+                                     .plan = plan_matmul,
+                                     .gradient = matmul_gradient,
+                                     .sample = "f32 [8, 6]; f32 [6, 4]"};
+constinit const Operation kEinsum = {.name = "einsum",
+                                     .arity = {1, Arity::kMany},
+                                     .attributes = kEquation,
+                                     .plan = plan_einsum,
+                                     .gradient = einsum_gradient,
+                                     .parts = einsum_parts,
+                                     .sample = "f32 [4, 8, 6]; f32 [4, 2, 6]"};
+constinit const Operation kProduct = {.name = "einsum of labels",
+                                      .arity = {2, 2},
+                                      .attributes = kProductAttributes,
+                                      .plan = plan_of_labels,
+                                      .gradient = product_gradient};
+
 DTensor matmul(const DTensor& a, const DTensor& b, const Out& out) {
-  const DTensor operands[] = {a, b};
-  Status status = internal::facts_of(a).error;
-  status.Update(internal::facts_of(b).error);
-  const StatusOr<ProductLabels> labels =
-      status.ok() ? matmul_labels(a, b) : StatusOr<ProductLabels>(std::move(status));
-  if (!labels.ok()) return refuse({"matmul", operands, {}, out}, labels.status());
-  return product("matmul", a, b, labels->a, labels->b, labels->result, out);
+  return apply(kMatmul, {a, b}, {}, out)[0];
 }
 
 DTensor einsum(absl::string_view equation, absl::Span<const DTensor> operands, const Out& out) {
@@ -375,39 +428,7 @@ DTensor einsum(absl::string_view equation, absl::Span<const DTensor> operands, c
     return internal::failed_tensor(DType::kFloat32, {}, absl::InvalidArgumentError("no operands"),
                                    refusal("einsum", "of no tensors; give one at least"));
   }
-  const OpCall call = {"einsum", operands, {}, out};
-  for (const DTensor& operand : operands) {
-    if (!internal::facts_of(operand).error.ok()) return operand;
-  }
-  const StatusOr<Equation> parsed = parse_equation(equation);
-  if (!parsed.ok()) return refuse(call, parsed.status());
-  const Status sizes = letter_sizes(*parsed, types_of(operands)).status();
-  if (!sizes.ok()) return refuse(call, sizes);
-  const Status dtypes = check_same_dtype("einsum", types_of(operands));
-  if (!dtypes.ok()) return refuse(call, dtypes);
-  if (is_one_step(*parsed)) return multiply(*parsed, operands, out);
-  return in_f32(operands, out, [&](absl::Span<const DTensor> wide, const Out& to) {
-    return multiply(*parsed, wide, to);
-  });
-}
-
-std::vector<CatalogEntry> contract_entries() {
-  const auto matmul = [](Operands x, const Attributes&) -> StatusOr<OpPlan> {
-    TESSERA_ASSIGN_OR_RETURN(const ProductLabels labels, matmul_labels(x[0], x[1]));
-    return plan_product("matmul", x[0], x[1], labels.a, labels.b, labels.result);
-  };
-  return {
-      {"matmul", 2, 2, {}, {}, {{DType::kFloat32, {8, 6}}, {DType::kFloat32, {6, 4}}}, matmul},
-      {"einsum",
-       2,
-       2,
-       {"equation=bij,bkj->bik"},
-       {},
-       {{DType::kFloat32, {4, 8, 6}}, {DType::kFloat32, {4, 2, 6}}},
-       [](Operands x, const Attributes& attributes) {
-         return plan_einsum(attributes.text("equation"), x);
-       }},
-  };
+  return apply(kEinsum, operands, {std::string(equation)}, out)[0];
 }
 
 }  // namespace tessera::ops

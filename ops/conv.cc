@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Operations of nn.h over windows: conv2d, max_pool2d, avg_pool2d.
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,13 +15,13 @@
 #include "base/shape.h"
 #include "base/status.h"
 #include "compute/engine.h"
+#include "ops/all_operations.h"
+#include "ops/apply.h"
 #include "ops/broadcast.h"
-#include "ops/catalog_entries.h"
-#include "ops/gradient.h"
 #include "ops/moving.h"
 #include "ops/nn.h"
-#include "ops/op.h"
 #include "ops/operand_type.h"
+#include "ops/operation.h"
 
 namespace tessera::ops {
 namespace {
@@ -28,6 +30,44 @@ using kernels::BoxArray;
 using kernels::ImageCall;
 using kernels::ImageKind;
 using kernels::Window;
+using Windows = std::array<Window, 2>;  // along the height and the width
+
+constexpr AttributeSpec kStrides = {"strides", AttributeKind::kInts, "[1, 1]", "[1, 1]", 2};
+constexpr AttributeSpec kPadding = {"padding", AttributeKind::kInts, "[[1, 1], [1, 1]]",
+                                    "[[0, 0], [0, 0]]", 4};
+constexpr AttributeSpec kDilation = {"dilation", AttributeKind::kInts, "[1, 1]", "[1, 1]", 2};
+// The shape of the result of a gradient.
+constexpr AttributeSpec kShape = {"shape", AttributeKind::kInts, "[2, 8, 8, 3]"};
+constexpr AttributeSpec kConvAttributes[] = {kStrides, kPadding, kDilation};
+constexpr AttributeSpec kConvGradientAttributes[] = {kStrides, kPadding, kDilation, kShape};
+
+constexpr AttributeSpec kPoolWindow = {"window", AttributeKind::kInts, "[2, 2]", "[2, 2]", 2};
+constexpr AttributeSpec kPoolStrides = {"strides", AttributeKind::kInts, "[2, 2]", "[2, 2]", 2};
+constexpr AttributeSpec kPoolPadding = {"padding", AttributeKind::kInts, "[[0, 0], [0, 0]]",
+                                        "[[0, 0], [0, 0]]", 4};
+constexpr AttributeSpec kPoolAttributes[] = {kPoolWindow, kPoolStrides, kPoolPadding};
+constexpr AttributeSpec kPoolGradientAttributes[] = {kPoolWindow, kPoolStrides, kPoolPadding,
+                                                     kShape};
+
+Windows windows_of(const Attributes& attributes, absl::Span<const int64_t> sizes) {
+  const std::vector<int64_t>& strides = attributes.integers("strides");
+  const std::vector<int64_t>& padding = attributes.integers("padding");
+  Windows windows;
+  for (int k = 0; k < 2; ++k) {
+    windows[k] = {sizes[k], strides[k], 1, padding[2 * k], padding[2 * k + 1]};
+  }
+  return windows;
+}
+
+Windows windows_of_filter(const Attributes& attributes, const Shape& filter) {
+  Windows windows = windows_of(attributes, filter);
+  for (int k = 0; k < 2; ++k) windows[k].dilation = attributes.integers("dilation")[k];
+  return windows;
+}
+
+Windows windows_of_pool(const Attributes& attributes) {
+  return windows_of(attributes, attributes.integers("window"));
+}
 
 // The size of a dim of the result.
 StatusOr<int64_t> result_size(const char* name, int64_t size, const Window& window) {
@@ -54,14 +94,16 @@ StatusOr<int64_t> result_size(const char* name, int64_t size, const Window& wind
   return (padded - reach) / window.stride + 1;
 }
 
-// The kernel of an image operation: applies `function` to one or two operands.
-Status image(const LocalCall& call, const ImageCall& function, DType dtype) {
-  const BoxArray a = {call.in[0], call.in_boxes[0]};
-  if (call.in.size() == 1) {
-    return call.engine.image(function, dtype, a, nullptr, call.out_box, call.out);
-  }
-  const BoxArray b = {call.in[1], call.in_boxes[1]};
-  return call.engine.image(function, dtype, a, &b, call.out_box, call.out);
+// The kernel of a function of images. Means are of the first operand, other functions of the first
+// and the last one, which may be the same: then devices fetch it once.
+LocalKernel image_kernel(const ImageCall& function, DType dtype) {
+  return [function, dtype](const LocalCall& call) -> Status {
+    const BoxArray a = {call.in[0], call.in_boxes[0]};
+    const BoxArray b = {call.in.back(), call.in_boxes.back()};
+    const bool is_mean =
+        function.kind == ImageKind::kAvgPool || function.kind == ImageKind::kAvgPoolByX;
+    return call.engine.image(function, dtype, a, is_mean ? nullptr : &b, call.out_box, call.out);
+  };
 }
 
 Status check_image(const char* name, const OperandType& x) {
@@ -88,8 +130,7 @@ Reach reach_of_neighbours(const Window& window) {
 }
 
 // The result of windows over x: its height and width are moved.
-Status set_windows(const char* name, const OperandType& x, const Window (&windows)[2],
-                   OpPlan& plan) {
+Status set_windows(const char* name, const OperandType& x, const Windows& windows, OpPlan& plan) {
   for (int k = 0; k < 2; ++k) {
     TESSERA_ASSIGN_OR_RETURN(const int64_t size, result_size(name, x.shape()[1 + k], windows[k]));
     set_moved(plan, 1 + k, size, reach_of(windows[k]));
@@ -97,20 +138,11 @@ Status set_windows(const char* name, const OperandType& x, const Window (&window
   return absl::OkStatus();
 }
 
-std::vector<int64_t> attributes_of(const Window (&windows)[2]) {
-  std::vector<int64_t> attributes;
-  for (const Window& w : windows) {
-    for (const int64_t n : {w.size, w.stride, w.dilation, w.before, w.after}) {
-      attributes.push_back(n);
-    }
-  }
-  return attributes;
-}
-
-StatusOr<OpPlan> plan_conv2d(const OperandType& x, const OperandType& filter,
-                             const Window (&windows)[2]) {
+StatusOr<OpPlan> plan_conv2d(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const OperandType& filter = operands[1];
   TESSERA_RETURN_IF_ERROR(check_image("conv2d", x));
-  TESSERA_RETURN_IF_ERROR(check_same_dtype("conv2d", {x, filter}));
+  TESSERA_RETURN_IF_ERROR(check_same_dtype("conv2d", operands));
   if (rank_of(filter) != 4) {
     return refusal("conv2d", "the filter is [height, width, in, out], of rank 4, not rank ",
                    rank_of(filter));
@@ -119,6 +151,7 @@ StatusOr<OpPlan> plan_conv2d(const OperandType& x, const OperandType& filter,
     return refusal("conv2d", "x has ", x.shape()[3], " channels, the filter takes ",
                    filter.shape()[2]);
   }
+  const Windows windows = windows_of_filter(attributes, filter.shape());
   OpPlan plan = plan_same(x);
   TESSERA_RETURN_IF_ERROR(set_windows("conv2d", x, windows, plan));
   Rule& rule = plan.rule;
@@ -133,17 +166,16 @@ StatusOr<OpPlan> plan_conv2d(const OperandType& x, const OperandType& filter,
   plan.shape[3] = filter.shape()[3];
   rule.linearity = Linearity::kEach;
   rule.reductions = kSums;
-  plan.kernel = [dtype = x.dtype(), height = windows[0],
-                 width = windows[1]](const LocalCall& call) -> Status {
-    return image(call, {ImageKind::kConv, height, width}, dtype);
-  };
+  plan.kernel = image_kernel({ImageKind::kConv, windows[0], windows[1]}, plan.dtype);
   return plan;
 }
 
-// Gradients of a convolution of an image of this shape, by the image; c is the cotangent.
-OpPlan plan_conv2d_by_x(const OperandType& c, const OperandType& filter, const Shape& shape,
-                        const Window (&windows)[2]) {
-  OpPlan plan = plan_same(c);
+// The gradient of a convolution by its image, from the cotangent and the filter.
+StatusOr<OpPlan> plan_conv2d_by_x(Operands operands, const Attributes& attributes) {
+  const OperandType& filter = operands[1];
+  const Shape& shape = attributes.integers("shape");
+  const Windows windows = windows_of_filter(attributes, filter.shape());
+  OpPlan plan = plan_same(operands[0]);
   for (int k = 0; k < 2; ++k) set_moved(plan, 1 + k, shape[1 + k], reached_by(windows[k]));
   Rule& rule = plan.rule;
   const RuleDim features = rule.result[3];
@@ -157,15 +189,16 @@ OpPlan plan_conv2d_by_x(const OperandType& c, const OperandType& filter, const S
   plan.shape = shape;
   rule.linearity = Linearity::kEach;
   rule.reductions = kSums;
-  plan.kernel = [dtype = c.dtype(), height = windows[0],
-                 width = windows[1]](const LocalCall& call) -> Status {
-    return image(call, {ImageKind::kConvByX, height, width}, dtype);
-  };
+  plan.kernel = image_kernel({ImageKind::kConvByX, windows[0], windows[1]}, plan.dtype);
   return plan;
 }
 
-OpPlan plan_conv2d_by_filter(const OperandType& x, const OperandType& c, const Shape& shape,
-                             const Window (&windows)[2]) {
+// The gradient by the filter, from the image and the cotangent.
+StatusOr<OpPlan> plan_conv2d_by_filter(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const OperandType& c = operands[1];
+  const Shape& shape = attributes.integers("shape");
+  const Windows windows = windows_of_filter(attributes, shape);
   OpPlan plan;
   plan.dtype = x.dtype();
   plan.shape = shape;
@@ -182,64 +215,13 @@ OpPlan plan_conv2d_by_filter(const OperandType& x, const OperandType& c, const S
   for (int k = 0; k < 2; ++k) rule.moved.push_back({0, 1 + k, reach_of(windows[k])});
   rule.linearity = Linearity::kEach;
   rule.reductions = kSums;
-  plan.kernel = [dtype = x.dtype(), height = windows[0],
-                 width = windows[1]](const LocalCall& call) -> Status {
-    return image(call, {ImageKind::kConvByFilter, height, width}, dtype);
-  };
+  plan.kernel = image_kernel({ImageKind::kConvByFilter, windows[0], windows[1]}, plan.dtype);
   return plan;
 }
 
-// A convolution and its two gradients: each is linear in its operands, and their gradients are the
-// other two.
-struct Convolution {
-  Window windows[2];
-  Shape x;
-  Shape filter;
-
-  DTensor forward(const DTensor& image, const DTensor& weights, const Out& out = {}) const {
-    const DTensor operands[] = {image, weights};
-    DTensor result = run({"conv2d", operands, attributes_of(windows), out},
-                         [&] { return plan_conv2d(image, weights, windows); });
-    return differentiable(std::move(result), operands,
-                          [*this](const GradientCall& call) -> Gradients {
-                            return {by_x(call.cotangent, call.operands[1]),
-                                    by_filter(call.operands[0], call.cotangent)};
-                          });
-  }
-  DTensor by_x(const DTensor& c, const DTensor& weights) const {
-    const DTensor operands[] = {c, weights};
-    DTensor result = run({"conv2d by x", operands, attributes(x), {}}, [&]() -> StatusOr<OpPlan> {
-      return plan_conv2d_by_x(c, weights, x, windows);
-    });
-    return differentiable(std::move(result), operands,
-                          [*this](const GradientCall& call) -> Gradients {
-                            return {forward(call.cotangent, call.operands[1]),
-                                    by_filter(call.cotangent, call.operands[0])};
-                          });
-  }
-  DTensor by_filter(const DTensor& image, const DTensor& c) const {
-    const DTensor operands[] = {image, c};
-    DTensor result =
-        run({"conv2d by filter", operands, attributes(filter), {}},
-            [&]() -> StatusOr<OpPlan> { return plan_conv2d_by_filter(image, c, filter, windows); });
-    return differentiable(std::move(result), operands,
-                          [*this](const GradientCall& call) -> Gradients {
-                            return {by_x(call.operands[1], call.cotangent),
-                                    forward(call.operands[0], call.cotangent)};
-                          });
-  }
-
- private:
-  std::vector<int64_t> attributes(const Shape& shape) const {
-    std::vector<int64_t> all = attributes_of(windows);
-    all.insert(all.end(), shape.begin(), shape.end());
-    return all;
-  }
-};
-
 // A window that has padding alone has no mean and no largest element. The first or the last one is
 // such, if any is.
-Status check_pool_windows(const char* name, const Shape& shape, const Window (&windows)[2]) {
+Status check_pool_windows(const char* name, const Shape& shape, const Windows& windows) {
   for (int k = 0; k < 2; ++k) {
     const Window& window = windows[k];
     const int64_t size = shape[1 + k];
@@ -256,32 +238,36 @@ Status check_pool_windows(const char* name, const Shape& shape, const Window (&w
   return absl::OkStatus();
 }
 
-// A plan over images of one shape.
-StatusOr<OpPlan> plan_pool(const char* name, absl::Span<const OperandType> images,
-                           const Window (&windows)[2], LocalKernel kernel) {
-  TESSERA_RETURN_IF_ERROR(check_image(name, images[0]));
-  TESSERA_RETURN_IF_ERROR(check_pool_windows(name, images[0].shape(), windows));
+// A pool of an image, or what a second image holds at the places of the first one's largest
+// elements.
+template <ImageKind kKind>
+StatusOr<OpPlan> plan_pool(Operands images, const Attributes& attributes) {
+  constexpr const char* kName = kKind == ImageKind::kAvgPool ? "avg_pool2d" : "max_pool2d";
+  const Windows windows = windows_of_pool(attributes);
+  TESSERA_RETURN_IF_ERROR(check_image(kName, images[0]));
+  TESSERA_RETURN_IF_ERROR(check_pool_windows(kName, images[0].shape(), windows));
   OpPlan plan = plan_same(images[0]);
-  TESSERA_RETURN_IF_ERROR(set_windows(name, images[0], windows, plan));
+  TESSERA_RETURN_IF_ERROR(set_windows(kName, images[0], windows, plan));
   plan.rule.linearity = Linearity::kNone;
-  plan.rule.operands.assign(images.size(), plan.rule.operands[0]);
+  plan.rule.operands.assign(images.size(), plan.rule.result);
   const std::vector<MovedDim> moved = plan.rule.moved;
   for (size_t i = 1; i < images.size(); ++i) {
     for (const MovedDim& each : moved) {
       plan.rule.moved.push_back({static_cast<int>(i), each.dim, each.reach});
     }
   }
-  plan.kernel = std::move(kernel);
+  plan.kernel = image_kernel({kKind, windows[0], windows[1]}, plan.dtype);
   return plan;
 }
 
-// The gradient of a pool of images of this shape. The last operand is the cotangent, the others are
-// images.
-OpPlan plan_pool_gradient(absl::Span<const OperandType> operands, const Shape& shape,
-                          const Window (&windows)[2], LocalKernel kernel) {
+// The gradient of a pool. The last operand is the cotangent; max_pool2d has its image before it.
+template <ImageKind kKind>
+StatusOr<OpPlan> plan_pool_gradient(Operands operands, const Attributes& attributes) {
+  const Windows windows = windows_of_pool(attributes);
+  const Shape& shape = attributes.integers("shape");
   OpPlan plan = plan_same(operands.back());
   const int cotangent = static_cast<int>(operands.size()) - 1;
-  plan.rule.operands.assign(operands.size(), plan.rule.operands[0]);
+  plan.rule.operands.assign(operands.size(), plan.rule.result);
   for (int k = 0; k < 2; ++k) {
     const int dim = 1 + k;
     plan.rule.factors[plan.rule.result[dim][0]].size = shape[dim];
@@ -292,191 +278,140 @@ OpPlan plan_pool_gradient(absl::Span<const OperandType> operands, const Shape& s
     plan.rule.moved.push_back({cotangent, dim, reached_by(windows[k])});
   }
   plan.rule.linearity = Linearity::kNone;
-  plan.kernel = std::move(kernel);
+  plan.kernel = image_kernel({kKind, windows[0], windows[1], shape[1], shape[2]}, plan.dtype);
   return plan;
 }
 
-StatusOr<OpPlan> plan_avg_pool(const OperandType& x, const Window (&windows)[2]) {
-  return plan_pool("avg_pool2d", {x}, windows,
-                   [dtype = x.dtype(), height = windows[0],
-                    width = windows[1]](const LocalCall& call) -> Status {
-                     return image(call, {ImageKind::kAvgPool, height, width}, dtype);
-                   });
+// ---- Gradients
+
+// Applies an operation with the strides, the padding and so on of the call; a gradient also has the
+// shape of its result.
+DTensor apply_like(const GradientCall& call, const Operation& operation,
+                   std::initializer_list<DTensor> operands, const Shape* shape = nullptr) {
+  const Attributes::Values& values = call.attributes.values();
+  Attributes::Values own(values.begin(), values.begin() + 3);
+  if (shape != nullptr) {
+    const Attribute whole(*shape);
+    own.push_back(whole);
+  }
+  return apply(operation, operands, std::move(own))[0];
 }
 
-// Takes an image and values. The values may be the image itself: then devices fetch it once.
-StatusOr<OpPlan> plan_max_pool(absl::Span<const OperandType> images, const Window (&windows)[2]) {
-  return plan_pool("max_pool2d", images, windows,
-                   [dtype = images[0].dtype(), height = windows[0],
-                    width = windows[1]](const LocalCall& call) -> Status {
-                     const BoxArray x = {call.in[0], call.in_boxes[0]};
-                     const BoxArray values = {call.in.back(), call.in_boxes.back()};
-                     return call.engine.image({ImageKind::kMaxPool, height, width}, dtype, x,
-                                              &values, call.out_box, call.out);
-                   });
+// A convolution is linear in each operand, as are its gradients: the gradients of each of the three
+// are the other two.
+Gradients conv2d_gradient(const GradientCall& call) {
+  const DTensor& x = call.operands[0];
+  const DTensor& filter = call.operands[1];
+  return {apply_like(call, kConv2dByX, {call.cotangent, filter}, &x.shape()),
+          apply_like(call, kConv2dByFilter, {x, call.cotangent}, &filter.shape())};
 }
 
-// Means of windows, which are linear: the gradient and its gradient are each other's.
-struct AvgPool {
-  Window windows[2];
-  Shape shape;
+Gradients conv2d_by_x_gradient(const GradientCall& call) {
+  const DTensor& c = call.operands[0];
+  const DTensor& filter = call.operands[1];
+  return {apply_like(call, kConv2d, {call.cotangent, filter}),
+          apply_like(call, kConv2dByFilter, {call.cotangent, c}, &filter.shape())};
+}
 
-  DTensor forward(const DTensor& x, const Out& out = {}) const {
-    DTensor result = run({"avg_pool2d", {&x, 1}, attributes_of(windows), out},
-                         [&] { return plan_avg_pool(x, windows); });
-    return differentiable(
-        std::move(result), {&x, 1},
-        [*this](const GradientCall& call) -> Gradients { return {backward(call.cotangent)}; });
-  }
-  DTensor backward(const DTensor& c) const {
-    std::vector<int64_t> attributes = attributes_of(windows);
-    attributes.insert(attributes.end(), shape.begin(), shape.end());
-    DTensor result = run({"avg_pool2d by x", {&c, 1}, attributes, {}}, [&]() -> StatusOr<OpPlan> {
-      return plan_pool_gradient(
-          {c}, shape, windows,
-          [dtype = c.dtype(), height = windows[0], width = windows[1], rows = shape[1],
-           columns = shape[2]](const LocalCall& call) -> Status {
-            return image(call, {ImageKind::kAvgPoolByX, height, width, rows, columns}, dtype);
-          });
-    });
-    return differentiable(
-        std::move(result), {&c, 1},
-        [*this](const GradientCall& call) -> Gradients { return {forward(call.cotangent)}; });
-  }
-};
+Gradients conv2d_by_filter_gradient(const GradientCall& call) {
+  const DTensor& x = call.operands[0];
+  const DTensor& c = call.operands[1];
+  return {apply_like(call, kConv2dByX, {c, call.cotangent}, &x.shape()),
+          apply_like(call, kConv2d, {x, call.cotangent})};
+}
 
-// max_pool2d: the elements of `values` at the places where x is largest; linear in the values.
-struct MaxPool {
-  Window windows[2];
+Gradients max_pool_gradient(const GradientCall& call) {
+  const DTensor& x = call.operands[0];
+  return {apply_like(call, kMaxPool2dByX, {x, call.cotangent}, &x.shape())};
+}
 
-  DTensor largest(const DTensor& x, const Out& out) const {
-    DTensor result = run({"max_pool2d", {&x, 1}, attributes_of(windows), out},
-                         [&] { return plan_max_pool({x}, windows); });
-    return differentiable(std::move(result), {&x, 1},
-                          [*this](const GradientCall& call) -> Gradients {
-                            return {backward(call.operands[0], call.cotangent)};
-                          });
-  }
-  DTensor forward(const DTensor& x, const DTensor& values) const {
-    const DTensor operands[] = {x, values};
-    DTensor result = run({"max_pool2d", operands, attributes_of(windows), {}}, [&] {
-      return plan_max_pool({x, values}, windows);
-    });
-    return differentiable(std::move(result), operands,
-                          [*this](const GradientCall& call) -> Gradients {
-                            return {std::nullopt, backward(call.operands[0], call.cotangent)};
-                          });
-  }
-  DTensor backward(const DTensor& x, const DTensor& c) const {
-    const DTensor operands[] = {x, c};
-    DTensor result =
-        run({"max_pool2d by x", operands, attributes_of(windows), {}}, [&]() -> StatusOr<OpPlan> {
-          return plan_pool_gradient(
-              {x, c}, x.shape(), windows,
-              [dtype = x.dtype(), height = windows[0],
-               width = windows[1]](const LocalCall& call) -> Status {
-                return image(call, {ImageKind::kMaxPoolByValues, height, width}, dtype);
-              });
-        });
-    return differentiable(std::move(result), operands,
-                          [*this](const GradientCall& call) -> Gradients {
-                            return {std::nullopt, forward(call.operands[0], call.cotangent)};
-                          });
-  }
-};
+// By the values; the places are constant.
+Gradients max_pool_at_places_gradient(const GradientCall& call) {
+  return {std::nullopt, max_pool_gradient(call)[0]};
+}
 
-// Fills in the windows of a pool.
-void set_pool(const Pool2dOptions& options, Window (&windows)[2]) {
-  for (int k = 0; k < 2; ++k) {
-    windows[k] = {options.window[k], options.strides[k], 1, options.padding[k][0],
-                  options.padding[k][1]};
-  }
+Gradients max_pool_by_x_gradient(const GradientCall& call) {
+  return {std::nullopt, apply_like(call, kMaxPool2dAtPlaces, {call.operands[0], call.cotangent})};
+}
+
+Gradients avg_pool_gradient(const GradientCall& call) {
+  return {apply_like(call, kAvgPool2dByX, {call.cotangent}, &call.operands[0].shape())};
+}
+
+Gradients avg_pool_by_x_gradient(const GradientCall& call) {
+  return {apply_like(call, kAvgPool2d, {call.cotangent})};
+}
+
+std::vector<int64_t> list_of(const std::array<int64_t, 2>& pair) { return {pair[0], pair[1]}; }
+std::vector<int64_t> list_of(const std::array<std::array<int64_t, 2>, 2>& pairs) {
+  return {pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1]};
+}
+
+Attributes::Values pool_values(const Pool2dOptions& options) {
+  return {list_of(options.window), list_of(options.strides), list_of(options.padding)};
 }
 
 }  // namespace
+
+constinit const Operation kConv2d = {.name = "conv2d",
+                                     .arity = {2, 2},
+                                     .attributes = kConvAttributes,
+                                     .plan = plan_conv2d,
+                                     .gradient = conv2d_gradient,
+                                     .sample = "f32 [2, 8, 8, 3]; f32 [3, 3, 3, 4]"};
+constinit const Operation kConv2dByX = {.name = "conv2d by x",
+                                        .arity = {2, 2},
+                                        .attributes = kConvGradientAttributes,
+                                        .plan = plan_conv2d_by_x,
+                                        .gradient = conv2d_by_x_gradient};
+constinit const Operation kConv2dByFilter = {.name = "conv2d by filter",
+                                             .arity = {2, 2},
+                                             .attributes = kConvGradientAttributes,
+                                             .plan = plan_conv2d_by_filter,
+                                             .gradient = conv2d_by_filter_gradient};
+
+constinit const Operation kMaxPool2d = {.name = "max_pool2d",
+                                        .arity = {1, 1},
+                                        .attributes = kPoolAttributes,
+                                        .plan = plan_pool<ImageKind::kMaxPool>,
+                                        .gradient = max_pool_gradient,
+                                        .sample = "f32 [2, 8, 8, 3]"};
+constinit const Operation kMaxPool2dAtPlaces = {.name = "max_pool2d at the places of x",
+                                                .arity = {2, 2},
+                                                .attributes = kPoolAttributes,
+                                                .plan = plan_pool<ImageKind::kMaxPool>,
+                                                .gradient = max_pool_at_places_gradient};
+constinit const Operation kMaxPool2dByX = {.name = "max_pool2d by x",
+                                           .arity = {2, 2},
+                                           .attributes = kPoolGradientAttributes,
+                                           .plan = plan_pool_gradient<ImageKind::kMaxPoolByValues>,
+                                           .gradient = max_pool_by_x_gradient};
+
+constinit const Operation kAvgPool2d = {.name = "avg_pool2d",
+                                        .arity = {1, 1},
+                                        .attributes = kPoolAttributes,
+                                        .plan = plan_pool<ImageKind::kAvgPool>,
+                                        .gradient = avg_pool_gradient,
+                                        .sample = "f32 [2, 8, 8, 3]"};
+constinit const Operation kAvgPool2dByX = {.name = "avg_pool2d by x",
+                                           .arity = {1, 1},
+                                           .attributes = kPoolGradientAttributes,
+                                           .plan = plan_pool_gradient<ImageKind::kAvgPoolByX>,
+                                           .gradient = avg_pool_by_x_gradient};
 
 DTensor conv2d(const DTensor& x, const DTensor& filter, const Conv2dOptions& options,
                const Out& out) {
-  Convolution convolution = {{}, x.shape(), filter.shape()};
-  for (int k = 0; k < 2; ++k) {
-    convolution.windows[k] = {rank_of(filter) == 4 ? filter.shape()[k] : 1, options.strides[k],
-                              options.dilation[k], options.padding[k][0], options.padding[k][1]};
-  }
-  return convolution.forward(x, filter, out);
+  return apply(kConv2d, {x, filter},
+               {list_of(options.strides), list_of(options.padding), list_of(options.dilation)},
+               out)[0];
 }
 
 DTensor max_pool2d(const DTensor& x, const Pool2dOptions& options, const Out& out) {
-  MaxPool pool;
-  set_pool(options, pool.windows);
-  return pool.largest(x, out);
+  return apply(kMaxPool2d, {x}, pool_values(options), out)[0];
 }
 
 DTensor avg_pool2d(const DTensor& x, const Pool2dOptions& options, const Out& out) {
-  AvgPool pool = {{}, x.shape()};
-  set_pool(options, pool.windows);
-  return pool.forward(x, out);
-}
-
-namespace {
-
-// Strides, padding and dilation of windows whose sizes the caller sets.
-Status read_windows(const Attributes& attributes, int64_t stride, Window (&windows)[2]) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> strides,
-                           attributes.integers("strides", 2, {stride, stride}));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> padding,
-                           attributes.integers("padding", 4, {0, 0, 0, 0}));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> dilation,
-                           attributes.integers("dilation", 2, {1, 1}));
-  for (int k = 0; k < 2; ++k) {
-    windows[k] = {1, strides[k], dilation[k], padding[2 * k], padding[2 * k + 1]};
-  }
-  return absl::OkStatus();
-}
-
-StatusOr<OpPlan> plan_conv2d_entry(Operands x, const Attributes& attributes) {
-  Window windows[2];
-  TESSERA_RETURN_IF_ERROR(read_windows(attributes, 1, windows));
-  for (int k = 0; k < 2; ++k) {
-    if (rank_of(x[1]) == 4) windows[k].size = x[1].shape()[k];
-  }
-  return plan_conv2d(x[0], x[1], windows);
-}
-
-template <class Plan>
-CatalogEntry pool_entry(const char* name, Plan plan) {
-  return {name,
-          1,
-          1,
-          {},
-          {"window=[2, 2]", "strides=[2, 2]", "padding=[[0, 0], [0, 0]]"},
-          {{DType::kFloat32, {2, 8, 8, 3}}},
-          [plan](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
-            Window windows[2];
-            TESSERA_RETURN_IF_ERROR(read_windows(attributes, 2, windows));
-            TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
-                                     attributes.integers("window", 2, {2, 2}));
-            for (int k = 0; k < 2; ++k) windows[k].size = sizes[k];
-            return plan(x[0], windows);
-          }};
-}
-
-}  // namespace
-
-std::vector<CatalogEntry> window_entries() {
-  return {
-      {"conv2d",
-       2,
-       2,
-       {},
-       {"strides=[1, 1]", "padding=[[1, 1], [1, 1]]", "dilation=[1, 1]"},
-       {{DType::kFloat32, {2, 8, 8, 3}}, {DType::kFloat32, {3, 3, 3, 4}}},
-       plan_conv2d_entry},
-      pool_entry("max_pool2d",
-                 [](const OperandType& x, const Window(&windows)[2]) {
-                   return plan_max_pool({x}, windows);
-                 }),
-      pool_entry("avg_pool2d", plan_avg_pool),
-  };
+  return apply(kAvgPool2d, {x}, pool_values(options), out)[0];
 }
 
 }  // namespace tessera::ops

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/dtype.h"
 #include "base/format.h"
 #include "base/shape.h"
@@ -73,8 +72,7 @@ StatusOr<std::string> explain(const char* name, const OpPlan& plan,
 StatusOr<LayoutDecision> decide_layouts(const char* name, const OpPlan& plan,
                                         absl::Span<const Operand> operands,
                                         const std::optional<Layout>& out,
-                                        const PlanOptions& options,
-                                        absl::Span<const int64_t> attributes) {
+                                        const PlanOptions& options, absl::string_view attributes) {
   TESSERA_RETURN_IF_ERROR(with_context(validate_shape(plan.shape, plan.dtype), name));
   std::vector<Shape> shapes;
   for (const Operand& operand : operands) shapes.push_back(operand.shape);
@@ -82,7 +80,7 @@ StatusOr<LayoutDecision> decide_layouts(const char* name, const OpPlan& plan,
   if (out.has_value()) TESSERA_RETURN_IF_ERROR(check_out(name, plan, *out));
   TESSERA_ASSIGN_OR_RETURN(Assignment assignment,
                            infer(plan.rule, operands, plan.shape, plan.dtype, out, options,
-                                 absl::StrCat(name, "(", absl::StrJoin(attributes, ", "), ")")));
+                                 absl::StrCat(name, "(", attributes, ")")));
   TESSERA_ASSIGN_OR_RETURN(std::string explanation,
                            explain(name, plan, operands, assignment, out, options));
   return LayoutDecision{std::move(assignment), std::move(explanation)};

@@ -10,15 +10,15 @@
 #ifndef TESSERA_OPS_DECISION_H_
 #define TESSERA_OPS_DECISION_H_
 
-#include <cstdint>
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "layout/layout.h"
 #include "ops/infer.h"
-#include "ops/op.h"
+#include "ops/operation.h"
 #include "relayout/plan.h"
 
 namespace tessera::ops {
@@ -29,14 +29,14 @@ struct LayoutDecision {
   std::string explanation;
 };
 
-// `attributes` are the attributes of the call; all members of a fetch must have equal ones.
+// `attributes` are those of the call, as text; all members of a fetch must have equal ones.
 // Requires operands and `out` on one mesh. InvalidArgument for an `out` that does not fit the
 // result; the errors of Rule::validate() and infer().
 StatusOr<LayoutDecision> decide_layouts(const char* name, const OpPlan& plan,
                                         absl::Span<const Operand> operands,
                                         const std::optional<Layout>& out,
                                         const PlanOptions& options,
-                                        absl::Span<const int64_t> attributes = {});
+                                        absl::string_view attributes = "");
 
 }  // namespace tessera::ops
 

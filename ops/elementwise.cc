@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/elementwise.h"
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/exception_status.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "ops/all_operations.h"
+#include "ops/apply.h"
 #include "ops/broadcast.h"
-#include "ops/gradient.h"
-#include "ops/op.h"
 #include "ops/operand_type.h"
+#include "ops/operation.h"
 
 namespace tessera::internal {
 namespace {
@@ -20,10 +24,7 @@ namespace {
 using ops::broadcast_rule;
 using ops::broadcast_shapes;
 using ops::broadcast_strides;
-using ops::GradientCall;
-using ops::Gradients;
 using ops::LocalCall;
-using ops::OpCall;
 using ops::OperandType;
 using ops::OpPlan;
 using ops::refusal;
@@ -57,8 +58,11 @@ Status call_loop(const ElementFunction& function, absl::Span<const kernels::Stri
   return absl::OkStatus();
 }
 
-StatusOr<OpPlan> plan_elementwise(const ElementFunction& function,
-                                  absl::Span<const OperandType> tensors) {
+constexpr ops::AttributeSpec kFunctionAttribute[] = {
+    {"function", ops::AttributeKind::kFunction, ""}};
+
+StatusOr<OpPlan> plan_elementwise(ops::Operands tensors, const ops::Attributes& attributes) {
+  const auto& function = attributes.function<ElementFunction>("function");
   TESSERA_RETURN_IF_ERROR(check_tensors(function, tensors));
   TESSERA_ASSIGN_OR_RETURN(Shape shape, broadcast_shapes(kName, tensors));
   const auto kernel = [function](const LocalCall& call) -> Status {
@@ -77,22 +81,25 @@ StatusOr<OpPlan> plan_elementwise(const ElementFunction& function,
 
 DTensor run_elementwise(ElementFunction function, absl::Span<const DTensor> tensors,
                         const ops::Out& out) {
-  OpCall call = {kName, tensors, function.identity, out};
-  call.is_cached = !function.identity.empty();
-  call.needs_host = true;
-  DTensor result =
-      ops::run(call, [&] { return plan_elementwise(function, ops::types_of(tensors)); });
-  return ops::differentiable(
-      std::move(result), tensors, [](const GradientCall& gradient) -> Gradients {
-        const Status error = absl::InvalidArgumentError(
-            "gradient: elementwise has no gradient of its function; give one by custom_gradient()");
-        Gradients failed;
-        for (const DTensor& operand : gradient.operands) {
-          failed.push_back(
-              failed_tensor(operand.dtype(), operand.shape(), operand.layout(), error));
-        }
-        return failed;
-      });
+  std::vector<int64_t> identity = std::move(function.identity);
+  return apply(ops::kElementwise, tensors,
+               {ops::FunctionAttribute{std::make_shared<const ElementFunction>(std::move(function)),
+                                       std::move(identity)}},
+               out)[0];
 }
 
 }  // namespace tessera::internal
+
+namespace tessera::ops {
+
+constinit const Operation kElementwise = {
+    .name = "elementwise",
+    .arity = {1, Arity::kMany},
+    .attributes = internal::kFunctionAttribute,
+    .plan = internal::plan_elementwise,
+    .gradient = Gradient::refused(
+        "gradient: elementwise has no gradient of its function; give one by custom_gradient()"),
+    .needs_host = true,
+    .calls_user = true};
+
+}  // namespace tessera::ops

@@ -11,12 +11,12 @@
 #include "base/status.h"
 #include "compute/cpu/index.h"
 #include "compute/cpu/reduce.h"
+#include "ops/all_operations.h"
+#include "ops/apply.h"
 #include "ops/broadcast.h"
-#include "ops/catalog_entries.h"
-#include "ops/gradient.h"
 #include "ops/moving.h"
-#include "ops/op.h"
 #include "ops/operand_type.h"
+#include "ops/operation.h"
 #include "ops/pointwise.h"
 #include "ops/shapes.h"
 
@@ -28,9 +28,14 @@ Status check_indices(const char* name, const OperandType& indices) {
   return refusal(name, "indices are ", dtype_name(indices.dtype()), ", not i32 or i64");
 }
 
-StatusOr<OpPlan> plan_take(const OperandType& x, const OperandType& indices, int64_t dim) {
+constexpr AttributeSpec kTakenDim[] = {{"dim", AttributeKind::kInt, "0"}};
+
+StatusOr<OpPlan> plan_take(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const OperandType& indices = operands[1];
   TESSERA_RETURN_IF_ERROR(check_indices("take", indices));
-  TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("take", dim, rank_of(x)));
+  TESSERA_ASSIGN_OR_RETURN(const int along,
+                           checked_dim("take", attributes.integer("dim"), rank_of(x)));
   OpPlan plan = plan_same(x);
   Rule& rule = plan.rule;
   const RuleDims x_dims = rule.operands[0];
@@ -59,13 +64,29 @@ StatusOr<OpPlan> plan_take(const OperandType& x, const OperandType& indices, int
   return plan;
 }
 
-StatusOr<OpPlan> plan_scatter_add(const OperandType& x, const OperandType& indices,
-                                  const OperandType& updates, int64_t dim) {
+Gradients take_gradient(const GradientCall& call) {
+  const int64_t dim = call.attributes.integer("dim");
+  const DTensor& table = call.operands[0];
+  const int64_t along = dim < 0 ? dim + rank_of(table) : dim;
+  const int64_t count = num_elements(call.operands[1].shape());
+  // The dims of the indices become one.
+  Shape slices = table.shape();
+  slices[along] = count;
+  return {scatter_add(mul_or_zero(table, 0), reshape(call.operands[1], {count}),
+                      reshape(call.cotangent, slices), along),
+          std::nullopt};
+}
+
+StatusOr<OpPlan> plan_scatter_add(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const OperandType& indices = operands[1];
+  const OperandType& updates = operands[2];
   TESSERA_RETURN_IF_ERROR(check_indices("scatter_add", indices));
   const OperandType summands[] = {x, updates};
   TESSERA_RETURN_IF_ERROR(check_same_dtype("scatter_add", summands));
   if (x.dtype() == DType::kBool) return refusal("scatter_add", "takes numbers, not bool");
-  TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("scatter_add", dim, rank_of(x)));
+  TESSERA_ASSIGN_OR_RETURN(const int along,
+                           checked_dim("scatter_add", attributes.integer("dim"), rank_of(x)));
   if (rank_of(indices) != 1) {
     return refusal("scatter_add", "indices have rank ", rank_of(indices), ", not 1");
   }
@@ -93,7 +114,16 @@ StatusOr<OpPlan> plan_scatter_add(const OperandType& x, const OperandType& indic
   return plan;
 }
 
-StatusOr<OpPlan> plan_one_hot(const OperandType& indices, int64_t depth) {
+Gradients scatter_add_gradient(const GradientCall& call) {
+  return {call.cotangent, std::nullopt,
+          take(call.cotangent, call.operands[1], call.attributes.integer("dim"))};
+}
+
+constexpr AttributeSpec kDepth[] = {{"depth", AttributeKind::kInt, "8"}};
+
+StatusOr<OpPlan> plan_one_hot(Operands operands, const Attributes& attributes) {
+  const OperandType& indices = operands[0];
+  const int64_t depth = attributes.integer("depth");
   TESSERA_RETURN_IF_ERROR(check_indices("one_hot", indices));
   if (depth < 0) return refusal("one_hot", "depth ", depth, " is negative");
   OpPlan plan = plan_same(indices);
@@ -110,67 +140,36 @@ StatusOr<OpPlan> plan_one_hot(const OperandType& indices, int64_t depth) {
 
 }  // namespace
 
+constinit const Operation kTake = {.name = "take",
+                                   .arity = {2, 2},
+                                   .attributes = kTakenDim,
+                                   .plan = plan_take,
+                                   .gradient = take_gradient,
+                                   .sample = "f32 [8, 6]; i32 [4]"};
+constinit const Operation kScatterAdd = {.name = "scatter_add",
+                                         .arity = {3, 3},
+                                         .attributes = kTakenDim,
+                                         .plan = plan_scatter_add,
+                                         .gradient = scatter_add_gradient,
+                                         .sample = "f32 [8, 6]; i32 [4]; f32 [4, 6]"};
+constinit const Operation kOneHot = {.name = "one_hot",
+                                     .arity = {1, 1},
+                                     .attributes = kDepth,
+                                     .plan = plan_one_hot,
+                                     .gradient = Gradient::zero(),
+                                     .sample = "i32 [4]"};
+
 DTensor one_hot(const DTensor& indices, int64_t depth, const Out& out) {
-  const int64_t attributes[] = {depth};
-  return run({"one_hot", {&indices, 1}, attributes, out},
-             [&] { return plan_one_hot(indices, depth); });
+  return apply(kOneHot, {indices}, {depth}, out)[0];
 }
 
 DTensor take(const DTensor& x, const DTensor& indices, int64_t dim, const Out& out) {
-  const DTensor operands[] = {x, indices};
-  const int64_t attributes[] = {dim};
-  DTensor result =
-      run({"take", operands, attributes, out}, [&] { return plan_take(x, indices, dim); });
-  return differentiable(std::move(result), operands, [dim](const GradientCall& call) -> Gradients {
-    const DTensor& table = call.operands[0];
-    const int64_t along = dim < 0 ? dim + rank_of(table) : dim;
-    const int64_t count = num_elements(call.operands[1].shape());
-    // The dims of the indices become one.
-    Shape slices = table.shape();
-    slices[along] = count;
-    return {scatter_add(mul_or_zero(table, 0), reshape(call.operands[1], {count}),
-                        reshape(call.cotangent, slices), along),
-            std::nullopt};
-  });
+  return apply(kTake, {x, indices}, {dim}, out)[0];
 }
 
 DTensor scatter_add(const DTensor& x, const DTensor& indices, const DTensor& updates, int64_t dim,
                     const Out& out) {
-  const DTensor operands[] = {x, indices, updates};
-  const int64_t attributes[] = {dim};
-  DTensor result = run({"scatter_add", operands, attributes, out},
-                       [&] { return plan_scatter_add(x, indices, updates, dim); });
-  return differentiable(std::move(result), operands, [dim](const GradientCall& call) -> Gradients {
-    return {call.cotangent, std::nullopt, take(call.cotangent, call.operands[1], dim)};
-  });
-}
-
-std::vector<CatalogEntry> indexing_entries() {
-  const SampleOperand matrix = {DType::kFloat32, {8, 6}};
-  const SampleOperand indices = {DType::kInt32, {4}};
-  const auto take = [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
-    TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
-    return plan_take(x[0], x[1], dim);
-  };
-  const auto scatter_add = [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
-    TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
-    return plan_scatter_add(x[0], x[1], x[2], dim);
-  };
-  const auto one_hot = [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
-    TESSERA_ASSIGN_OR_RETURN(const int64_t depth, attributes.integer("depth"));
-    return plan_one_hot(x[0], depth);
-  };
-  return {
-      {"take", 2, 2, {"dim=0"}, {}, {matrix, indices}, take},
-      {"scatter_add",
-       3,
-       3,
-       {"dim=0"},
-       {},
-       {matrix, indices, {DType::kFloat32, {4, 6}}},
-       scatter_add},
-      {"one_hot", 1, 1, {"depth=8"}, {}, {indices}, one_hot},
-  };
+  return apply(kScatterAdd, {x, indices, updates}, {dim}, out)[0];
 }
 
 }  // namespace tessera::ops

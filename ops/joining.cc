@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -15,12 +14,12 @@
 #include "base/math.h"
 #include "base/status.h"
 #include "dtensor/device_op.h"
+#include "ops/all_operations.h"
+#include "ops/apply.h"
 #include "ops/broadcast.h"
-#include "ops/catalog_entries.h"
-#include "ops/gradient.h"
 #include "ops/moving.h"
-#include "ops/op.h"
 #include "ops/operand_type.h"
+#include "ops/operation.h"
 #include "ops/reductions.h"
 #include "ops/scalar.h"
 #include "ops/shapes.h"
@@ -59,8 +58,14 @@ std::vector<int64_t> repeated_begins(const LocalCall& call, int dim, int64_t by,
   return begins;
 }
 
-StatusOr<OpPlan> plan_pad(const OperandType& x, const std::vector<int64_t>& low,
-                          const std::vector<int64_t>& high, const Scalar& value) {
+constexpr AttributeSpec kPadAttributes[] = {{"low", AttributeKind::kInts, "[0, 1]"},
+                                            {"high", AttributeKind::kInts, "[0, 1]"},
+                                            {"value", AttributeKind::kScalar, "0", "0"}};
+
+StatusOr<OpPlan> plan_pad(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const std::vector<int64_t>& low = attributes.integers("low");
+  const std::vector<int64_t>& high = attributes.integers("high");
   for (const std::vector<int64_t>* list : {&low, &high}) {
     if (static_cast<int64_t>(list->size()) != rank_of(x)) {
       return refusal("pad", list_text(*list), " has ", list->size(),
@@ -70,7 +75,8 @@ StatusOr<OpPlan> plan_pad(const OperandType& x, const std::vector<int64_t>& low,
       return refusal("pad", list_text(*list), " has a negative entry; slice() makes dims shorter");
     }
   }
-  TESSERA_ASSIGN_OR_RETURN(const ElementBytes element, element_of("pad", value, x.dtype()));
+  TESSERA_ASSIGN_OR_RETURN(const ElementBytes element,
+                           element_of("pad", attributes.scalar("value"), x.dtype()));
   OpPlan plan = plan_same(x);
   for (int dim = 0; dim < rank_of(x); ++dim) {
     const __int128 sum = static_cast<__int128>(low[dim]) + x.shape()[dim] + high[dim];
@@ -91,8 +97,21 @@ StatusOr<OpPlan> plan_pad(const OperandType& x, const std::vector<int64_t>& low,
   return plan;
 }
 
-StatusOr<OpPlan> plan_roll(const OperandType& x, int64_t shift, int64_t dim) {
-  TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("roll", dim, rank_of(x)));
+Gradients pad_gradient(const GradientCall& call) {
+  const std::vector<int64_t>& low = call.attributes.integers("low");
+  std::vector<int64_t> limits = low;
+  for (size_t dim = 0; dim < low.size(); ++dim) limits[dim] += call.operands[0].shape()[dim];
+  return {slice(call.cotangent, low, limits)};
+}
+
+constexpr AttributeSpec kRollAttributes[] = {{"shift", AttributeKind::kInt, "1"},
+                                             {"dim", AttributeKind::kInt, "1"}};
+
+StatusOr<OpPlan> plan_roll(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const int64_t shift = attributes.integer("shift");
+  TESSERA_ASSIGN_OR_RETURN(const int along,
+                           checked_dim("roll", attributes.integer("dim"), rank_of(x)));
   OpPlan plan = plan_same(x);
   const int64_t size = x.shape()[along];
   const int64_t by = size == 0 ? 0 : (shift % size + size) % size;
@@ -107,7 +126,19 @@ StatusOr<OpPlan> plan_roll(const OperandType& x, int64_t shift, int64_t dim) {
   return plan;
 }
 
-StatusOr<OpPlan> plan_tile(const OperandType& x, const std::vector<int64_t>& repeats) {
+Gradients roll_gradient(const GradientCall& call) {
+  const int64_t shift = call.attributes.integer("shift");
+  const int64_t dim = call.attributes.integer("dim");
+  // -shift, which is no int64 of the least one.
+  const int64_t size = call.result.shape()[dim < 0 ? dim + rank_of(call.result) : dim];
+  return {roll(call.cotangent, size == 0 ? 0 : -(shift % size), dim)};
+}
+
+constexpr AttributeSpec kTileAttributes[] = {{"repeats", AttributeKind::kInts, "[1, 2]"}};
+
+StatusOr<OpPlan> plan_tile(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const std::vector<int64_t>& repeats = attributes.integers("repeats");
   if (static_cast<int64_t>(repeats.size()) != rank_of(x)) {
     return refusal("tile", list_text(repeats), " has ", repeats.size(),
                    " entries for a tensor of rank ", rank_of(x));
@@ -141,9 +172,25 @@ StatusOr<OpPlan> plan_tile(const OperandType& x, const std::vector<int64_t>& rep
   return plan;
 }
 
-StatusOr<OpPlan> plan_concat(absl::Span<const OperandType> xs, int64_t dim) {
+// Each dim as [repeats, size], of which the repeats are summed.
+Gradients tile_gradient(const GradientCall& call) {
+  const std::vector<int64_t>& repeats = call.attributes.integers("repeats");
+  Shape apart;
+  std::vector<int64_t> summed;
+  for (size_t dim = 0; dim < repeats.size(); ++dim) {
+    summed.push_back(static_cast<int64_t>(apart.size()));
+    apart.push_back(repeats[dim]);
+    apart.push_back(call.operands[0].shape()[dim]);
+  }
+  return {sum(reshape(call.cotangent, apart), summed)};
+}
+
+constexpr AttributeSpec kJoinedDim[] = {{"dim", AttributeKind::kInt, "1"}};
+
+StatusOr<OpPlan> plan_concat(Operands xs, const Attributes& attributes) {
   TESSERA_RETURN_IF_ERROR(check_same_dtype("concat", xs));
-  TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("concat", dim, rank_of(xs[0])));
+  TESSERA_ASSIGN_OR_RETURN(const int along,
+                           checked_dim("concat", attributes.integer("dim"), rank_of(xs[0])));
   OpPlan plan = plan_same(xs[0]);
   plan.rule.operands.clear();
   std::vector<int64_t> begins;
@@ -176,161 +223,146 @@ StatusOr<OpPlan> plan_concat(absl::Span<const OperandType> xs, int64_t dim) {
   return plan;
 }
 
-}  // namespace
-
-DTensor concat(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
-  if (xs.empty()) {
-    return internal::failed_tensor(DType::kFloat32, {}, absl::InvalidArgumentError("no operands"),
-                                   refusal("concat", "of no tensors; give one at least"));
+Gradients concat_gradient(const GradientCall& call) {
+  const int64_t dim = call.attributes.integer("dim");
+  const int64_t along = dim < 0 ? dim + rank_of(call.result) : dim;
+  std::vector<int64_t> starts(rank_of(call.result), 0);
+  std::vector<int64_t> limits = call.result.shape();
+  Gradients gradients;
+  for (const DTensor& part : call.operands) {
+    limits[along] = starts[along] + part.shape()[along];
+    gradients.emplace_back(slice(call.cotangent, starts, limits));
+    starts[along] = limits[along];
   }
-  const int64_t attributes[] = {dim};
-  DTensor result =
-      run({"concat", xs, attributes, out}, [&] { return plan_concat(types_of(xs), dim); });
-  return differentiable(std::move(result), xs, [dim](const GradientCall& call) -> Gradients {
-    Gradients gradients;
-    const int64_t along = dim < 0 ? dim + rank_of(call.result) : dim;
-    std::vector<int64_t> starts(rank_of(call.result), 0);
-    std::vector<int64_t> limits = call.result.shape();
-    for (const DTensor& part : call.operands) {
-      limits[along] = starts[along] + part.shape()[along];
-      gradients.emplace_back(slice(call.cotangent, starts, limits));
-      starts[along] = limits[along];
-    }
-    return gradients;
-  });
+  return gradients;
 }
 
-DTensor stack(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
-  if (xs.empty()) {
-    return internal::failed_tensor(DType::kFloat32, {}, absl::InvalidArgumentError("no operands"),
-                                   refusal("stack", "of no tensors; give one at least"));
-  }
+Results stack_parts(const OpCall& call) {
+  const DTensor& first = call.operands[0];
+  const int64_t dim = call.attributes.integer("dim");
   std::vector<DTensor> expanded;
-  for (const DTensor& x : xs) {
-    if (x.shape() != xs[0].shape()) {
-      const OpCall call = {"stack", xs, {}, out};
-      return refuse(call, refusal("stack", "shapes ", shape_to_string(xs[0].shape()), " and ",
+  for (const DTensor& x : call.operands) {
+    if (x.shape() != first.shape()) {
+      return refuse(call, refusal("stack", "shapes ", shape_to_string(first.shape()), " and ",
                                   shape_to_string(x.shape()), " differ"));
     }
     expanded.push_back(expand_dims(x, dim));
   }
-  return concat(expanded, dim, out);
+  return {concat(expanded, dim, call.out)};
 }
 
-std::vector<DTensor> split(const DTensor& x, const std::vector<int64_t>& sizes, int64_t dim,
-                           const Out& out) {
-  std::vector<DTensor> parts;
-  const OpCall call = {"split", {&x, 1}, sizes, out};
-  const StatusOr<int> along = checked_dim("split", dim, rank_of(x));
-  Status status = internal::facts_of(x).error;
-  status.Update(along.status());
-  if (status.ok()) {
-    // A negative size does not fit, whatever the others are.
-    int64_t total = 0;
-    bool has_negative = false;
-    for (const int64_t size : sizes) {
-      total = saturating_add(total, size);
-      has_negative = has_negative || size < 0;
-    }
-    if (total != x.shape()[*along] || has_negative) {
-      status = refusal("split", "sizes ", list_text(sizes), " add up to ", total, ", and dim ",
-                       *along, " has ", x.shape()[*along], " elements",
-                       has_negative ? "; no size may be negative" : "");
-    }
+constexpr AttributeSpec kSplitAttributes[] = {{"sizes", AttributeKind::kInts, "[2, 4]"},
+                                              {"dim", AttributeKind::kInt, "1"}};
+
+// InvalidArgument where the parts do not add up to the dim.
+StatusOr<int> check_split(const DTensor& x, absl::Span<const int64_t> sizes, int64_t dim) {
+  TESSERA_ASSIGN_OR_RETURN(const int along, checked_dim("split", dim, rank_of(x)));
+  if (sizes.empty()) return refusal("split", "of no sizes; give one at least");
+  // A negative size does not fit, whatever the others are.
+  int64_t total = 0;
+  bool has_negative = false;
+  for (const int64_t size : sizes) {
+    total = saturating_add(total, size);
+    has_negative = has_negative || size < 0;
   }
+  if (total == x.shape()[along] && !has_negative) return along;
+  return refusal("split", "sizes ", list_text(sizes), " add up to ", total, ", and dim ", along,
+                 " has ", x.shape()[along], " elements",
+                 has_negative ? "; no size may be negative" : "");
+}
+
+Results split_parts(const OpCall& call) {
+  const DTensor& x = call.operands[0];
+  const std::vector<int64_t>& sizes = call.attributes.integers("sizes");
+  const StatusOr<int> along = check_split(x, sizes, call.attributes.integer("dim"));
+  if (!along.ok()) return refuse(call, along.status());
+  Results parts;
   std::vector<int64_t> starts(rank_of(x), 0);
   std::vector<int64_t> limits = x.shape();
   for (const int64_t size : sizes) {
-    if (!status.ok()) {
-      parts.push_back(refuse(call, status));
-      continue;
-    }
     limits[*along] = starts[*along] + size;
-    parts.push_back(slice(x, starts, limits, {}, out));
+    parts.push_back(slice(x, starts, limits, {}, call.out));
     starts[*along] += size;
   }
   return parts;
 }
 
-DTensor pad(const DTensor& x, const std::vector<int64_t>& low, const std::vector<int64_t>& high,
-            const Scalar& value, const Out& out) {
-  DTensor result = run({"pad", {&x, 1}, attributes_of({low, high, scalar_attributes(value)}), out},
-                       [&] { return plan_pad(x, low, high, value); });
-  return differentiable(std::move(result), {&x, 1}, [low](const GradientCall& call) -> Gradients {
-    std::vector<int64_t> limits = low;
-    for (size_t dim = 0; dim < low.size(); ++dim) limits[dim] += call.operands[0].shape()[dim];
-    return {slice(call.cotangent, low, limits)};
-  });
-}
-
-DTensor roll(const DTensor& x, int64_t shift, int64_t dim, const Out& out) {
-  const int64_t attributes[] = {shift, dim};
-  DTensor result =
-      run({"roll", {&x, 1}, attributes, out}, [&] { return plan_roll(x, shift, dim); });
-  return differentiable(
-      std::move(result), {&x, 1}, [shift, dim](const GradientCall& call) -> Gradients {
-        // -shift, which is no int64 of the least one.
-        const int64_t size = call.result.shape()[dim < 0 ? dim + rank_of(call.result) : dim];
-        return {roll(call.cotangent, size == 0 ? 0 : -(shift % size), dim)};
-      });
-}
-
-DTensor tile(const DTensor& x, const std::vector<int64_t>& repeats, const Out& out) {
-  DTensor result = run({"tile", {&x, 1}, repeats, out}, [&] { return plan_tile(x, repeats); });
-  return differentiable(std::move(result), {&x, 1},
-                        [repeats](const GradientCall& call) -> Gradients {
-                          // Each dim as [repeats, size], of which the repeats are summed.
-                          Shape apart;
-                          std::vector<int64_t> summed;
-                          for (size_t dim = 0; dim < repeats.size(); ++dim) {
-                            summed.push_back(static_cast<int64_t>(apart.size()));
-                            apart.push_back(repeats[dim]);
-                            apart.push_back(call.operands[0].shape()[dim]);
-                          }
-                          return {sum(reshape(call.cotangent, apart), summed)};
-                        });
-}
-
-namespace {
-
-StatusOr<OpPlan> plan_pad_entry(Operands x, const Attributes& attributes) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> low, attributes.integers("low"));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> high, attributes.integers("high"));
-  Scalar value = 0;
-  if (attributes.has("value")) {
-    TESSERA_ASSIGN_OR_RETURN(value, attributes.scalar("value"));
-  }
-  return plan_pad(x[0], low, high, value);
-}
-
-StatusOr<OpPlan> plan_roll_entry(Operands x, const Attributes& attributes) {
-  TESSERA_ASSIGN_OR_RETURN(const int64_t shift, attributes.integer("shift"));
-  TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
-  return plan_roll(x[0], shift, dim);
-}
-
-StatusOr<OpPlan> plan_tile_entry(Operands x, const Attributes& attributes) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> repeats, attributes.integers("repeats"));
-  return plan_tile(x[0], repeats);
-}
-
-StatusOr<OpPlan> plan_concat_entry(Operands x, const Attributes& attributes) {
-  TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
-  return plan_concat(x, dim);
+// A call without operands has no client to run it.
+DTensor refuse_no_tensors(const char* name) {
+  return internal::failed_tensor(DType::kFloat32, {}, absl::InvalidArgumentError("no operands"),
+                                 refusal(name, "of no tensors; give one at least"));
 }
 
 }  // namespace
 
-std::vector<CatalogEntry> joining_entries() {
-  const SampleOperand matrix = {DType::kFloat32, {8, 6}};
-  constexpr int kMany = std::numeric_limits<int>::max();
-  return {
-      {"concat", 1, kMany, {"dim=1"}, {}, {matrix, matrix}, plan_concat_entry},
-      composition("stack", "expand_dims and concat"),
-      {"pad", 1, 1, {"low=[0, 1]", "high=[0, 1]"}, {"value=0"}, {matrix}, plan_pad_entry},
-      {"roll", 1, 1, {"shift=1", "dim=1"}, {}, {matrix}, plan_roll_entry},
-      {"tile", 1, 1, {"repeats=[1, 2]"}, {}, {matrix}, plan_tile_entry},
-  };
+constinit const Operation kConcat = {.name = "concat",
+                                     .arity = {1, Arity::kMany},
+                                     .attributes = kJoinedDim,
+                                     .plan = plan_concat,
+                                     .gradient = concat_gradient,
+                                     .sample = "f32 [8, 6]; f32 [8, 6]"};
+constinit const Operation kStack = {.name = "stack",
+                                    .arity = {1, Arity::kMany},
+                                    .attributes = kJoinedDim,
+                                    .gradient = Gradient::of_parts(),
+                                    .parts = stack_parts,
+                                    .made_of = "expand_dims and concat",
+                                    .sample = "f32 [8, 6]; f32 [8, 6]"};
+constinit const Operation kSplit = {.name = "split",
+                                    .arity = {1, 1},
+                                    .attributes = kSplitAttributes,
+                                    .gradient = Gradient::of_parts(),
+                                    .parts = split_parts,
+                                    .made_of = "slice for each part",
+                                    .sample = "f32 [8, 6]"};
+constinit const Operation kPad = {.name = "pad",
+                                  .arity = {1, 1},
+                                  .attributes = kPadAttributes,
+                                  .plan = plan_pad,
+                                  .gradient = pad_gradient,
+                                  .sample = "f32 [8, 6]"};
+constinit const Operation kRoll = {.name = "roll",
+                                   .arity = {1, 1},
+                                   .attributes = kRollAttributes,
+                                   .plan = plan_roll,
+                                   .gradient = roll_gradient,
+                                   .sample = "f32 [8, 6]"};
+constinit const Operation kTile = {.name = "tile",
+                                   .arity = {1, 1},
+                                   .attributes = kTileAttributes,
+                                   .plan = plan_tile,
+                                   .gradient = tile_gradient,
+                                   .sample = "f32 [8, 6]"};
+
+DTensor concat(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
+  return xs.empty() ? refuse_no_tensors("concat") : apply(kConcat, xs, {dim}, out)[0];
+}
+
+DTensor stack(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
+  return xs.empty() ? refuse_no_tensors("stack") : apply(kStack, xs, {dim}, out)[0];
+}
+
+std::vector<DTensor> split(const DTensor& x, const std::vector<int64_t>& sizes, int64_t dim,
+                           const Out& out) {
+  if (sizes.empty()) return {};
+  const Results parts = apply(kSplit, {x}, {sizes, dim}, out);
+  std::vector<DTensor> result(parts.begin(), parts.end());
+  // A refused call has one result.
+  result.resize(sizes.size(), parts[0]);
+  return result;
+}
+
+DTensor pad(const DTensor& x, const std::vector<int64_t>& low, const std::vector<int64_t>& high,
+            const Scalar& value, const Out& out) {
+  return apply(kPad, {x}, {low, high, value}, out)[0];
+}
+
+DTensor roll(const DTensor& x, int64_t shift, int64_t dim, const Out& out) {
+  return apply(kRoll, {x}, {shift, dim}, out)[0];
+}
+
+DTensor tile(const DTensor& x, const std::vector<int64_t>& repeats, const Out& out) {
+  return apply(kTile, {x}, {repeats}, out)[0];
 }
 
 }  // namespace tessera::ops

@@ -3,15 +3,9 @@
 
 #include <limits>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "ops/broadcast.h"
 
 namespace tessera::ops {
-
-std::string list_text(absl::Span<const int64_t> list) {
-  return absl::StrCat("[", absl::StrJoin(list, ", "), "]");
-}
 
 StatusOr<int64_t> checked_size(const char* name, int64_t dim, __int128 size,
                                absl::string_view reason) {
@@ -34,15 +28,6 @@ void set_moved(OpPlan& plan, int dim, int64_t size, const Reach& reach) {
   plan.rule.factors[plan.rule.result[dim][0]].size = size;
   plan.rule.moved.push_back({0, dim, reach});
   plan.shape[dim] = size;
-}
-
-std::vector<int64_t> attributes_of(std::initializer_list<absl::Span<const int64_t>> lists) {
-  std::vector<int64_t> attributes;
-  for (const absl::Span<const int64_t>& list : lists) {
-    attributes.push_back(static_cast<int64_t>(list.size()));
-    attributes.insert(attributes.end(), list.begin(), list.end());
-  }
-  return attributes;
 }
 
 }  // namespace tessera::ops

@@ -5,22 +5,15 @@
 #define TESSERA_OPS_MOVING_H_
 
 #include <cstdint>
-#include <initializer_list>
-#include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "base/status.h"
-#include "ops/op.h"
 #include "ops/operand_type.h"
+#include "ops/operation.h"
 
 namespace tessera::ops {
 
 inline int64_t rank_of(const OperandType& x) { return static_cast<int64_t>(x.shape().size()); }
-
-// "[1, 2]".
-std::string list_text(absl::Span<const int64_t> list);
 
 // The size of a dim of the result. InvalidArgument where it is beyond int64, with the reason: "pad:
 // dim 0 would have more than 2^63 - 1 elements: low [3], high [9223372036854775807]".
@@ -34,9 +27,6 @@ OpPlan plan_same(const OperandType& x);
 // Gives the result another size in a dim of the only operand; `reach` says which elements of the
 // operand an index needs. Does nothing where each element stays in its place.
 void set_moved(OpPlan& plan, int dim, int64_t size, const Reach& reach);
-
-// The lists, each with its length before it.
-std::vector<int64_t> attributes_of(std::initializer_list<absl::Span<const int64_t>> lists);
 
 }  // namespace tessera::ops
 

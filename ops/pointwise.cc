@@ -18,12 +18,12 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "compute/cpu/pointwise.h"
+#include "ops/all_operations.h"
+#include "ops/apply.h"
 #include "ops/broadcast.h"
-#include "ops/catalog_entries.h"
 #include "ops/composite.h"
-#include "ops/gradient.h"
-#include "ops/op.h"
 #include "ops/operand_type.h"
+#include "ops/operation.h"
 #include "ops/pointwise_gradients.h"
 #include "ops/scalar.h"
 
@@ -94,18 +94,6 @@ StatusOr<OpPlan> plan_tensors(PointwiseOp op, absl::Span<const OperandType> oper
   return OpPlan{std::move(rule), info.gives_bool ? DType::kBool : dtype, std::move(shape), kernel};
 }
 
-DTensor pointwise(PointwiseOp op, absl::Span<const DTensor> operands, const Out& out) {
-  DTensor result = run({kernels::pointwise_info(op).name, operands, {}, out},
-                       [&] { return plan_tensors(op, types_of(operands)); });
-  if (!has_gradient(op)) return result;
-  return differentiable(std::move(result), operands, [op](const GradientCall& call) {
-    if (rounds_once(op, call)) return pointwise_gradient(op, call);
-    return gradients_in_f32(
-        call, [op](absl::Span<const DTensor> wide) { return pointwise(op, wide, {}); },
-        [op](const GradientCall& wide) { return pointwise_gradient(op, wide); });
-  });
-}
-
 // With a scalar as operand number `place`.
 StatusOr<OpPlan> plan_scalar(PointwiseOp op, const OperandType& x, const Scalar& scalar,
                              size_t place) {
@@ -131,28 +119,100 @@ StatusOr<OpPlan> plan_scalar(PointwiseOp op, const OperandType& x, const Scalar&
   return OpPlan{std::move(rule), info.gives_bool ? DType::kBool : dtype, x.shape(), kernel};
 }
 
-DTensor pointwise(PointwiseOp op, const DTensor& x, const Scalar& scalar, size_t place,
-                  const Out& out) {
-  const std::array<int64_t, 2> value = scalar_attributes(scalar);
-  const int64_t attributes[] = {static_cast<int64_t>(place), value[0], value[1]};
-  DTensor result = run({kernels::pointwise_info(op).name, {&x, 1}, attributes, out},
-                       [&] { return plan_scalar(op, x, scalar, place); });
-  if (!has_gradient(op)) return result;
-  return differentiable(std::move(result), {&x, 1}, [op, scalar, place](const GradientCall& call) {
-    if (rounds_once(op, call) || (op == PointwiseOp::div && place == 1)) {
-      return scalar_gradient(op, scalar, place, call);
-    }
-    // The number that the result was computed of.
-    const Scalar used = rounded_scalar(scalar, call.result.dtype());
-    return gradients_in_f32(
-        call,
-        [&](absl::Span<const DTensor> wide) { return pointwise(op, wide[0], used, place, {}); },
-        [&](const GradientCall& wide) { return scalar_gradient(op, used, place, wide); });
-  });
+// ---- Operations of the list
+
+// The scalar takes the place of an operand.
+constexpr AttributeSpec kScalarAttributes[] = {
+    {"scalar", AttributeKind::kScalar, "2", ""},
+    {"scalar_side", AttributeKind::kText, "left", ""}};  // unset: right
+Attributes::Values no_scalar() { return {Attribute(), Attribute()}; }
+Attributes::Values with_scalar(const Scalar& scalar, size_t place) {
+  return {scalar, place == 0 ? Attribute(std::string("left")) : Attribute()};
+}
+// Which operand the scalar is.
+size_t scalar_place(const Attributes& attributes) {
+  return attributes.has("scalar_side") && attributes.text("scalar_side") == "left" ? 0 : 1;
 }
 
-StatusOr<OpPlan> plan_select(const OperandType& condition, const OperandType& a,
-                             const OperandType& b) {
+StatusOr<OpPlan> plan_binary(PointwiseOp op, Operands x, const Attributes& attributes) {
+  const char* const name = kernels::pointwise_info(op).name;
+  if (x.size() == 2) {
+    if (!attributes.has("scalar") && !attributes.has("scalar_side")) return plan_tensors(op, x);
+    return refusal(name, "takes one operand beside a scalar, not 2");
+  }
+  if (!attributes.has("scalar")) {
+    return refusal(name, "takes 2 operands, or one and the attribute scalar, as in scalar=2");
+  }
+  const std::string side = attributes.has("scalar_side") ? attributes.text("scalar_side") : "right";
+  if (side != "left" && side != "right") {
+    return refusal(name, "attribute scalar_side=", side, " is neither left nor right");
+  }
+  return plan_scalar(op, x[0], attributes.scalar("scalar"), scalar_place(attributes));
+}
+
+template <PointwiseOp kOp, int kNumOperands>
+StatusOr<OpPlan> plan_pointwise(Operands x, const Attributes& attributes) {
+  return kNumOperands == 1 ? plan_tensors(kOp, x) : plan_binary(kOp, x, attributes);
+}
+
+// The gradient in f32 of f16 and bf16, where more than one rounding would be seen.
+template <PointwiseOp kOp, int kNumOperands>
+Gradients gradient_of(const GradientCall& call) {
+  if (call.operands.size() == kNumOperands) {
+    if (rounds_once(kOp, call)) return pointwise_gradient(kOp, call);
+    return gradients_in_f32(
+        call,
+        [&](absl::Span<const DTensor> wide) {
+          return apply(pointwise_operation(kOp), wide, call.attributes.values())[0];
+        },
+        [](const GradientCall& wide) { return pointwise_gradient(kOp, wide); });
+  }
+  const Scalar& scalar = call.attributes.scalar("scalar");
+  const size_t place = scalar_place(call.attributes);
+  if (rounds_once(kOp, call) || (kOp == PointwiseOp::div && place == 1)) {
+    return scalar_gradient(kOp, scalar, place, call);
+  }
+  // The number that the result was computed of.
+  const Scalar used = rounded_scalar(scalar, call.result.dtype());
+  return gradients_in_f32(
+      call,
+      [&](absl::Span<const DTensor> wide) {
+        return apply(pointwise_operation(kOp), wide, with_scalar(used, place))[0];
+      },
+      [&](const GradientCall& wide) { return scalar_gradient(kOp, used, place, wide); });
+}
+
+constexpr const char* sample_of(int num_operands, bool is_of_bool) {
+  if (num_operands == 1) return is_of_bool ? "bool [8, 6]" : "f32 [8, 6]";
+  return is_of_bool ? "bool [8, 6]; bool [6]" : "f32 [8, 6]; f32 [6]";
+}
+
+// A class of operations is a function of a row of the list.
+template <PointwiseOp kOp, int kNumOperands>
+constexpr Operation pointwise_row(const char* name, kernels::DTypes dtypes) {
+  Operation operation = {
+      .name = name,
+      .arity = {1, kNumOperands},
+      .plan = plan_pointwise<kOp, kNumOperands>,
+      .gradient = is_flat(kOp) ? Gradient::zero() : Gradient(gradient_of<kOp, kNumOperands>),
+      .sample = sample_of(kNumOperands, dtypes == kernels::DTypes::kBool)};
+  if (kNumOperands == 2) operation.attributes = kScalarAttributes;
+  return operation;
+}
+
+constinit const Operation kPointwise[] = {
+#define TESSERA_ROW_(name, operands, dtypes, family) \
+  pointwise_row<PointwiseOp::name, operands>(#name, kernels::DTypes::dtypes),
+    TESSERA_POINTWISE_OPS_(TESSERA_ROW_)
+#undef TESSERA_ROW_
+};
+
+// ---- Others
+
+StatusOr<OpPlan> plan_select(Operands operands, const Attributes&) {
+  const OperandType& condition = operands[0];
+  const OperandType& a = operands[1];
+  const OperandType& b = operands[2];
   if (condition.dtype() != DType::kBool) {
     return refusal("select", "the condition is ", dtype_name(condition.dtype()), ", not bool");
   }
@@ -173,7 +233,20 @@ StatusOr<OpPlan> plan_select(const OperandType& condition, const OperandType& a,
   return OpPlan{std::move(rule), a.dtype(), std::move(shape), kernel};
 }
 
-StatusOr<OpPlan> plan_clip(const OperandType& x, const Scalar& low, const Scalar& high) {
+Gradients select_gradient(const GradientCall& call) {
+  const DTensor none = mul_or_zero(call.cotangent, 0);
+  const DTensor& chosen = call.operands[0];
+  return {std::nullopt, sum_to(select(chosen, call.cotangent, none), call.operands[1].shape()),
+          sum_to(select(chosen, none, call.cotangent), call.operands[2].shape())};
+}
+
+constexpr AttributeSpec kClipAttributes[] = {{"low", AttributeKind::kScalar, "0"},
+                                             {"high", AttributeKind::kScalar, "1"}};
+
+StatusOr<OpPlan> plan_clip(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const Scalar& low = attributes.scalar("low");
+  const Scalar& high = attributes.scalar("high");
   if (x.dtype() == DType::kBool) return refusal("clip", "takes numbers, not bool; cast() first");
   if (is_above(low, high)) {
     return refusal("clip", "from ", scalar_text(low), " to ", scalar_text(high),
@@ -188,7 +261,18 @@ StatusOr<OpPlan> plan_clip(const OperandType& x, const Scalar& low, const Scalar
   return OpPlan{broadcast_rule({&x, 1}, x.shape()), x.dtype(), x.shape(), kernel};
 }
 
-StatusOr<OpPlan> plan_cast(const OperandType& x, DType dtype) {
+Gradients clip_gradient(const GradientCall& call) {
+  const DTensor& x = call.operands[0];
+  const DTensor inside = logical_and(greater_equal(x, call.attributes.scalar("low")),
+                                     less_equal(x, call.attributes.scalar("high")));
+  return {mul_or_zero(call.cotangent, cast(inside, x.dtype()))};
+}
+
+constexpr AttributeSpec kCastAttributes[] = {{"dtype", AttributeKind::kDType, "bf16"}};
+
+StatusOr<OpPlan> plan_cast(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const DType dtype = attributes.dtype("dtype");
   TESSERA_RETURN_IF_ERROR(validate_dtype(dtype));
   const auto kernel = [from = x.dtype(), dtype](const LocalCall& local) -> Status {
     return local.engine.cast(from, dtype, local.in[0], local.out, local.out_box.num_elements());
@@ -196,160 +280,79 @@ StatusOr<OpPlan> plan_cast(const OperandType& x, DType dtype) {
   return OpPlan{broadcast_rule({&x, 1}, x.shape()), dtype, x.shape(), kernel};
 }
 
+Gradients cast_gradient(const GradientCall& call) {
+  return {cast(call.cotangent, call.operands[0].dtype())};
+}
+
+StatusOr<OpPlan> plan_cast_terms(Operands operands, const Attributes& attributes) {
+  TESSERA_ASSIGN_OR_RETURN(OpPlan plan, plan_cast(operands, attributes));
+  plan.rule.linearity = Linearity::kJoint;
+  plan.rule.reductions = kSums;
+  return plan;
+}
+
+Gradients cast_terms_gradient(const GradientCall& call) {
+  return {cast_terms(call.cotangent, call.operands[0].dtype())};
+}
+
 }  // namespace
 
-#define TESSERA_UNARY_(name)                           \
-  DTensor name(const DTensor& x, const Out& out) {     \
-    return pointwise(PointwiseOp::name, {&x, 1}, out); \
+const Operation& pointwise_operation(PointwiseOp op) { return kPointwise[static_cast<size_t>(op)]; }
+
+constinit const Operation kSelect = {.name = "select",
+                                     .arity = {3, 3},
+                                     .plan = plan_select,
+                                     .gradient = select_gradient,
+                                     .sample = "bool [8, 6]; f32 [8, 6]; f32 [8, 6]"};
+constinit const Operation kClip = {.name = "clip",
+                                   .arity = {1, 1},
+                                   .attributes = kClipAttributes,
+                                   .plan = plan_clip,
+                                   .gradient = clip_gradient,
+                                   .sample = "f32 [8, 6]"};
+constinit const Operation kCast = {.name = "cast",
+                                   .arity = {1, 1},
+                                   .attributes = kCastAttributes,
+                                   .plan = plan_cast,
+                                   .gradient = cast_gradient,
+                                   .sample = "f32 [8, 6]"};
+constinit const Operation kCastTerms = {.name = "cast of terms",
+                                        .arity = {1, 1},
+                                        .attributes = kCastAttributes,
+                                        .plan = plan_cast_terms,
+                                        .gradient = cast_terms_gradient};
+
+#define TESSERA_UNARY_(name)                                               \
+  DTensor name(const DTensor& x, const Out& out) {                         \
+    return apply(pointwise_operation(PointwiseOp::name), {x}, {}, out)[0]; \
   }
-#define TESSERA_BINARY_(name)                                        \
-  DTensor name(const DTensor& a, const DTensor& b, const Out& out) { \
-    const DTensor operands[] = {a, b};                               \
-    return pointwise(PointwiseOp::name, operands, out);              \
-  }                                                                  \
-  DTensor name(const DTensor& a, const Scalar& b, const Out& out) {  \
-    return pointwise(PointwiseOp::name, a, b, 1, out);               \
-  }                                                                  \
-  DTensor name(const Scalar& a, const DTensor& b, const Out& out) {  \
-    return pointwise(PointwiseOp::name, b, a, 0, out);               \
+#define TESSERA_BINARY_(name)                                                             \
+  DTensor name(const DTensor& a, const DTensor& b, const Out& out) {                      \
+    return apply(pointwise_operation(PointwiseOp::name), {a, b}, no_scalar(), out)[0];    \
+  }                                                                                       \
+  DTensor name(const DTensor& a, const Scalar& b, const Out& out) {                       \
+    return apply(pointwise_operation(PointwiseOp::name), {a}, with_scalar(b, 1), out)[0]; \
+  }                                                                                       \
+  DTensor name(const Scalar& a, const DTensor& b, const Out& out) {                       \
+    return apply(pointwise_operation(PointwiseOp::name), {b}, with_scalar(a, 0), out)[0]; \
   }
 #define TESSERA_FUNCTION_1_(name) TESSERA_UNARY_(name)
 #define TESSERA_FUNCTION_2_(name) TESSERA_BINARY_(name)
-#define TESSERA_FUNCTION_(name, operands, dtypes, gives_bool) TESSERA_FUNCTION_##operands##_(name)
+#define TESSERA_FUNCTION_(name, operands, dtypes, family) TESSERA_FUNCTION_##operands##_(name)
 TESSERA_POINTWISE_OPS_(TESSERA_FUNCTION_)
 
 DTensor select(const DTensor& condition, const DTensor& a, const DTensor& b, const Out& out) {
-  const DTensor operands[] = {condition, a, b};
-  DTensor result = run({"select", operands, {}, out}, [&] { return plan_select(condition, a, b); });
-  return differentiable(std::move(result), operands, [](const GradientCall& call) -> Gradients {
-    const DTensor none = mul_or_zero(call.cotangent, 0);
-    const DTensor& chosen = call.operands[0];
-    return {std::nullopt, sum_to(select(chosen, call.cotangent, none), call.operands[1].shape()),
-            sum_to(select(chosen, none, call.cotangent), call.operands[2].shape())};
-  });
+  return apply(kSelect, {condition, a, b}, {}, out)[0];
 }
 
 DTensor clip(const DTensor& x, const Scalar& low, const Scalar& high, const Out& out) {
-  const std::array<int64_t, 2> least = scalar_attributes(low);
-  const std::array<int64_t, 2> most = scalar_attributes(high);
-  const int64_t attributes[] = {least[0], least[1], most[0], most[1]};
-  DTensor result = run({"clip", {&x, 1}, attributes, out}, [&] { return plan_clip(x, low, high); });
-  return differentiable(
-      std::move(result), {&x, 1}, [low, high](const GradientCall& call) -> Gradients {
-        const DTensor& value = call.operands[0];
-        const DTensor inside = logical_and(greater_equal(value, low), less_equal(value, high));
-        return {mul_or_zero(call.cotangent, cast(inside, value.dtype()))};
-      });
+  return apply(kClip, {x}, {low, high}, out)[0];
 }
 
 DTensor cast(const DTensor& x, DType dtype, const Out& out) {
-  const int64_t attributes[] = {static_cast<int64_t>(dtype)};
-  DTensor result = run({"cast", {&x, 1}, attributes, out}, [&] { return plan_cast(x, dtype); });
-  if (!is_floating_point(dtype)) return result;
-  return differentiable(std::move(result), {&x, 1}, [](const GradientCall& call) -> Gradients {
-    return {cast(call.cotangent, call.operands[0].dtype())};
-  });
+  return apply(kCast, {x}, {dtype}, out)[0];
 }
 
-DTensor cast_terms(const DTensor& x, DType dtype) {
-  const int64_t attributes[] = {static_cast<int64_t>(dtype), /*of terms*/ 1};
-  DTensor result = run({"cast", {&x, 1}, attributes, {}}, [&]() -> StatusOr<OpPlan> {
-    TESSERA_ASSIGN_OR_RETURN(OpPlan plan, plan_cast(x, dtype));
-    plan.rule.linearity = Linearity::kJoint;
-    plan.rule.reductions = kSums;
-    return plan;
-  });
-  return differentiable(std::move(result), {&x, 1}, [](const GradientCall& call) -> Gradients {
-    return {cast_terms(call.cotangent, call.operands[0].dtype())};
-  });
-}
-
-namespace {
-
-StatusOr<OpPlan> plan_binary(PointwiseOp op, Operands x, const Attributes& attributes) {
-  const char* const name = kernels::pointwise_info(op).name;
-  if (x.size() == 2) {
-    if (!attributes.has("scalar") && !attributes.has("scalar_side")) return plan_tensors(op, x);
-    return refusal(name, "takes one operand beside a scalar, not 2");
-  }
-  if (!attributes.has("scalar")) {
-    return refusal(name, "takes 2 operands, or one and the attribute scalar, as in scalar=2");
-  }
-  const std::string side = attributes.text("scalar_side");
-  if (attributes.has("scalar_side") && side != "left" && side != "right") {
-    return refusal(name, "attribute scalar_side=", side, " is neither left nor right");
-  }
-  TESSERA_ASSIGN_OR_RETURN(const Scalar scalar, attributes.scalar("scalar"));
-  return plan_scalar(op, x[0], scalar, side == "left" ? 0 : 1);
-}
-
-CatalogEntry pointwise_entry(PointwiseOp op) {
-  const PointwiseInfo& info = kernels::pointwise_info(op);
-  const DType dtype = info.dtypes == kernels::DTypes::kBool ? DType::kBool : DType::kFloat32;
-  const SampleOperand matrix = {dtype, {8, 6}};
-  if (info.num_operands == 1) {
-    return {info.name, 1, 1, {}, {}, {matrix}, [op](Operands x, const Attributes&) {
-              return plan_tensors(op, x);
-            }};
-  }
-  return {
-      info.name,
-      1,
-      2,
-      {},
-      {"scalar=2", "scalar_side=left"},
-      {matrix, {dtype, {6}}},
-      [op](Operands x, const Attributes& attributes) { return plan_binary(op, x, attributes); }};
-}
-
-StatusOr<DType> dtype_attribute(const Attributes& attributes) {
-  std::vector<std::string> names;
-  for (int i = 0; i < kNumDTypes; ++i) {
-    names.emplace_back(dtype_name(static_cast<DType>(i)));
-    if (names.back() == attributes.text("dtype")) return static_cast<DType>(i);
-  }
-  return absl::InvalidArgumentError(absl::StrCat("attribute dtype=", attributes.text("dtype"),
-                                                 " is none of ", quoted_list(names)));
-}
-
-}  // namespace
-
-std::vector<CatalogEntry> pointwise_entries() {
-  std::vector<CatalogEntry> entries;
-#define TESSERA_ENTRY_(name, operands, dtypes, gives_bool) \
-  entries.push_back(pointwise_entry(PointwiseOp::name));
-  TESSERA_POINTWISE_OPS_(TESSERA_ENTRY_)
-#undef TESSERA_ENTRY_
-  const SampleOperand matrix = {DType::kFloat32, {8, 6}};
-  entries.push_back({"select",
-                     3,
-                     3,
-                     {},
-                     {},
-                     {{DType::kBool, {8, 6}}, matrix, matrix},
-                     [](Operands x, const Attributes&) { return plan_select(x[0], x[1], x[2]); }});
-  entries.push_back({"clip",
-                     1,
-                     1,
-                     {"low=0", "high=1"},
-                     {},
-                     {matrix},
-                     [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
-                       TESSERA_ASSIGN_OR_RETURN(const Scalar low, attributes.scalar("low"));
-                       TESSERA_ASSIGN_OR_RETURN(const Scalar high, attributes.scalar("high"));
-                       return plan_clip(x[0], low, high);
-                     }});
-  entries.push_back({"cast",
-                     1,
-                     1,
-                     {"dtype=bf16"},
-                     {},
-                     {matrix},
-                     [](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
-                       TESSERA_ASSIGN_OR_RETURN(const DType dtype, dtype_attribute(attributes));
-                       return plan_cast(x[0], dtype);
-                     }});
-  return entries;
-}
+DTensor cast_terms(const DTensor& x, DType dtype) { return apply(kCastTerms, {x}, {dtype})[0]; }
 
 }  // namespace tessera::ops

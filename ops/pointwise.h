@@ -10,12 +10,13 @@
 // sums and averages partial; other operations reduce partial operands first.
 //
 // Operands have one dtype, except where a C++ scalar takes the tensor's. InvalidArgument for dtypes
-// that differ or that the operation does not take, shapes that do not broadcast, and calls that
-// run() refuses (op.h). f16 and bf16 are computed in f32 and rounded once; integers wrap.
+// that differ or that the operation does not take, shapes that do not broadcast, and operands on
+// different meshes. f16 and bf16 are computed in f32 and rounded once; integers wrap.
 #ifndef TESSERA_OPS_POINTWISE_H_
 #define TESSERA_OPS_POINTWISE_H_
 
 #include "base/dtype.h"
+#include "compute/pointwise_ops.h"
 #include "dtensor/dtensor.h"
 #include "ops/out.h"
 #include "ops/scalar.h"
@@ -23,69 +24,34 @@
 namespace tessera {
 namespace ops {
 
-#define TESSERA_UNARY_(name) DTensor name(const DTensor& x, const Out& out = {});
-#define TESSERA_BINARY_(name)                                            \
+// A function for each row of compute/pointwise_ops.h, which lists the names and the dtypes:
+//
+//   DTensor exp(const DTensor& x, const Out& out = {});             rows of one operand
+//
+//   DTensor add(const DTensor& a, const DTensor& b, const Out& out = {});      rows of two
+//   DTensor add(const DTensor& a, const Scalar& b, const Out& out = {});
+//   DTensor add(const Scalar& a, const DTensor& b, const Out& out = {});
+//
+//   gelu          by erf
+//   round         half to even
+//   mul_or_zero   for masks and gradients: 0 where a or b is 0, whatever the other operand is
+//   div_or_zero   0 where a is 0, or b is 0 or infinite, whatever the other operand is
+//   floor_div     the floor of the exact quotient, also of floats: 1 by 0.1 is 9; 0 for an integer
+//                 divided by 0
+//   mod           has the sign of b; 0 for an integer and 0
+//   pow           an integer to a negative power is truncated
+//   maximum, minimum   NaN only where both operands are NaN
+//   is_nan, equal, less, logical_and, ...   give bool
+#define TESSERA_FUNCTION_1_(name) DTensor name(const DTensor& x, const Out& out = {});
+#define TESSERA_FUNCTION_2_(name)                                        \
   DTensor name(const DTensor& a, const DTensor& b, const Out& out = {}); \
   DTensor name(const DTensor& a, const Scalar& b, const Out& out = {});  \
   DTensor name(const Scalar& a, const DTensor& b, const Out& out = {});
-
-// Takes numbers.
-TESSERA_UNARY_(neg)
-TESSERA_UNARY_(abs)
-TESSERA_UNARY_(sign)
-TESSERA_UNARY_(square)
-TESSERA_UNARY_(relu)
-// Takes floats.
-TESSERA_UNARY_(exp)
-TESSERA_UNARY_(expm1)
-TESSERA_UNARY_(log)
-TESSERA_UNARY_(log1p)
-TESSERA_UNARY_(sqrt)
-TESSERA_UNARY_(rsqrt)
-TESSERA_UNARY_(reciprocal)
-TESSERA_UNARY_(sin)
-TESSERA_UNARY_(cos)
-TESSERA_UNARY_(tanh)
-TESSERA_UNARY_(sigmoid)
-TESSERA_UNARY_(gelu)  // by erf
-TESSERA_UNARY_(silu)
-TESSERA_UNARY_(erf)
-TESSERA_UNARY_(softplus)
-TESSERA_UNARY_(floor)
-TESSERA_UNARY_(ceil)
-TESSERA_UNARY_(round)  // half to even
-// Gives bool.
-TESSERA_UNARY_(is_nan)       // of floats
-TESSERA_UNARY_(logical_not)  // of bool
-
-// Takes numbers; div takes floats.
-TESSERA_BINARY_(add)
-TESSERA_BINARY_(sub)
-TESSERA_BINARY_(mul)
-TESSERA_BINARY_(div)
-// For masks and gradients; takes floats. 0 where a is 0, or b is 0 or (div_or_zero) infinite,
-// whatever the other operand is; else a b, or a / b.
-TESSERA_BINARY_(mul_or_zero)
-TESSERA_BINARY_(div_or_zero)
-// The floor of the exact quotient, also of floats: 1 by 0.1 is 9. An integer divided by 0 is 0.
-TESSERA_BINARY_(floor_div)
-TESSERA_BINARY_(mod)  // has the sign of b; of an integer and 0 it is 0
-TESSERA_BINARY_(pow)  // an integer to a negative power is truncated
-// NaN only where both operands are NaN.
-TESSERA_BINARY_(maximum)
-TESSERA_BINARY_(minimum)
-// Gives bool; logical operations take bool.
-TESSERA_BINARY_(equal)
-TESSERA_BINARY_(not_equal)
-TESSERA_BINARY_(less)
-TESSERA_BINARY_(less_equal)
-TESSERA_BINARY_(greater)
-TESSERA_BINARY_(greater_equal)
-TESSERA_BINARY_(logical_and)
-TESSERA_BINARY_(logical_or)
-
-#undef TESSERA_UNARY_
-#undef TESSERA_BINARY_
+#define TESSERA_FUNCTION_(name, operands, dtypes, family) TESSERA_FUNCTION_##operands##_(name)
+TESSERA_POINTWISE_OPS_(TESSERA_FUNCTION_)
+#undef TESSERA_FUNCTION_
+#undef TESSERA_FUNCTION_2_
+#undef TESSERA_FUNCTION_1_
 
 // a where the condition, a tensor of bool, holds, else b.
 DTensor select(const DTensor& condition, const DTensor& a, const DTensor& b, const Out& out = {});

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "ops/composite.h"
 #include "ops/pointwise.h"
 
 namespace tessera::ops {
@@ -25,11 +26,11 @@ using kernels::PointwiseOp;
 #define TESSERA_UNARY_2_(name) TESSERA_NONE_(name)
 #define TESSERA_BINARY_1_(name) TESSERA_NONE_(name)
 #define TESSERA_BINARY_2_(name) TESSERA_LABEL_(name)
-#define TESSERA_IF_UNARY_(name, operands, dtypes, gives_bool) TESSERA_UNARY_##operands##_(name)
-#define TESSERA_IF_BINARY_(name, operands, dtypes, gives_bool) TESSERA_BINARY_##operands##_(name)
+#define TESSERA_IF_UNARY_(name, operands, dtypes, family) TESSERA_UNARY_##operands##_(name)
+#define TESSERA_IF_BINARY_(name, operands, dtypes, family) TESSERA_BINARY_##operands##_(name)
 #define TESSERA_UNARY_OPS_ TESSERA_POINTWISE_OPS_(TESSERA_IF_UNARY_)
 #define TESSERA_BINARY_OPS_ TESSERA_POINTWISE_OPS_(TESSERA_IF_BINARY_)
-// Operations of two operands that have no gradient: has_gradient().
+// Operations of two operands that are flat: is_flat().
 #define TESSERA_BINARY_OPS_WITHOUT_GRADIENT_ \
   case PointwiseOp::floor_div:               \
   case PointwiseOp::equal:                   \
@@ -175,19 +176,6 @@ DTensor gradient_of_second(PointwiseOp op, const GradientCall& call) {
 }
 
 }  // namespace
-
-bool has_gradient(PointwiseOp op) {
-  switch (op) {
-    case PointwiseOp::sign:
-    case PointwiseOp::floor:
-    case PointwiseOp::ceil:
-    case PointwiseOp::round:
-    case PointwiseOp::floor_div:
-      return false;
-    default:
-      return !kernels::pointwise_info(op).gives_bool;
-  }
-}
 
 bool rounds_once(PointwiseOp op, const GradientCall& call) {
   switch (op) {

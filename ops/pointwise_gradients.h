@@ -7,13 +7,17 @@
 #include <cstddef>
 
 #include "compute/cpu/pointwise.h"
-#include "ops/gradient.h"
+#include "ops/operation.h"
 #include "ops/scalar.h"
 
 namespace tessera::ops {
 
-// Whether the derivative is anything but zero.
-bool has_gradient(kernels::PointwiseOp op);
+// Whether the derivative is zero wherever there is one.
+constexpr bool is_flat(kernels::PointwiseOp op) {
+  using kernels::PointwiseOp;
+  return kernels::gives_bool(op) || op == PointwiseOp::sign || op == PointwiseOp::floor ||
+         op == PointwiseOp::ceil || op == PointwiseOp::round || op == PointwiseOp::floor_div;
+}
 // Whether each gradient is computed by one operation that rounds.
 bool rounds_once(kernels::PointwiseOp op, const GradientCall& call);
 // The gradients for operands that are all tensors; and for a tensor beside a scalar, which is

@@ -17,11 +17,11 @@
 #include "compute/cpu/products.h"
 #include "compute/cpu/reduce.h"
 #include "dtensor/device_op.h"
-#include "ops/catalog_entries.h"
+#include "ops/all_operations.h"
+#include "ops/apply.h"
 #include "ops/composite.h"
-#include "ops/gradient.h"
-#include "ops/op.h"
 #include "ops/operand_type.h"
+#include "ops/operation.h"
 #include "ops/pointwise.h"
 #include "ops/shapes.h"
 
@@ -36,13 +36,25 @@ struct Reduction {
   Takes takes;
   bool is_mean = false;
 };
-constexpr Reduction kSum = {"sum", ReduceOp::kSum, Takes::kNumbers};
-constexpr Reduction kMean = {"mean", ReduceOp::kSum, Takes::kFloats, true};
-constexpr Reduction kProd = {"prod", ReduceOp::kProd, Takes::kNumbers};
-constexpr Reduction kMax = {"max", ReduceOp::kMax, Takes::kAnything};
-constexpr Reduction kMin = {"min", ReduceOp::kMin, Takes::kAnything};
-constexpr Reduction kAll = {"all", ReduceOp::kMin, Takes::kBool};
-constexpr Reduction kAny = {"any", ReduceOp::kMax, Takes::kBool};
+constexpr Reduction kSumRow = {"sum", ReduceOp::kSum, Takes::kNumbers};
+constexpr Reduction kMeanRow = {"mean", ReduceOp::kSum, Takes::kFloats, true};
+constexpr Reduction kProdRow = {"prod", ReduceOp::kProd, Takes::kNumbers};
+constexpr Reduction kMaxRow = {"max", ReduceOp::kMax, Takes::kAnything};
+constexpr Reduction kMinRow = {"min", ReduceOp::kMin, Takes::kAnything};
+constexpr Reduction kAllRow = {"all", ReduceOp::kMin, Takes::kBool};
+constexpr Reduction kAnyRow = {"any", ReduceOp::kMax, Takes::kBool};
+
+constexpr AttributeSpec kReductionAttributes[] = {{"dims", AttributeKind::kInts, "[1]", ""},
+                                                  {"keep_dims", AttributeKind::kFlag, "", ""}};
+Attributes::Values values_of(const Dims& dims, KeepDims keep) {
+  return {dims.dims.has_value() ? Attribute(*dims.dims) : Attribute(), keep == KeepDims::kYes};
+}
+Dims dims_of(const Attributes& attributes) {
+  return attributes.has("dims") ? Dims(attributes.integers("dims")) : Dims();
+}
+KeepDims keep_of(const Attributes& attributes) {
+  return attributes.flag("keep_dims") ? KeepDims::kYes : KeepDims::kNo;
+}
 
 Status check_dtype(const char* name, Takes takes, DType dtype) {
   switch (takes) {
@@ -73,21 +85,15 @@ StatusOr<std::vector<bool>> marked_dims(const char* name, const Dims& dims, int6
   return marked;
 }
 
-std::vector<int64_t> attributes_of(const Dims& dims, KeepDims keep) {
-  std::vector<int64_t> attributes = {keep == KeepDims::kYes, dims.dims.has_value()};
-  if (dims.dims.has_value()) {
-    attributes.insert(attributes.end(), dims.dims->begin(), dims.dims->end());
-  }
-  return attributes;
-}
-
-StatusOr<OpPlan> plan_reduction(const Reduction& reduction, const OperandType& x, const Dims& dims,
-                                KeepDims keep) {
+StatusOr<OpPlan> plan_reduction(const Reduction& reduction, const OperandType& x,
+                                const Attributes& attributes) {
+  const KeepDims keep = keep_of(attributes);
   const DType dtype = x.dtype();
   TESSERA_RETURN_IF_ERROR(check_dtype(reduction.name, reduction.takes, dtype));
   const Shape& shape = x.shape();
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<bool> marked,
-                           marked_dims(reduction.name, dims, static_cast<int64_t>(shape.size())));
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<bool> marked,
+      marked_dims(reduction.name, dims_of(attributes), static_cast<int64_t>(shape.size())));
   OpPlan plan;
   plan.dtype = dtype;
   RuleDims& in = plan.rule.operands.emplace_back();
@@ -140,47 +146,44 @@ DTensor products_by_quotients(const DTensor& x, const Dims& dims) {
 }
 
 // kernels::products_of_others() along dims that each device has whole.
-DTensor products_of_others(const std::vector<DTensor>& operands, const Dims& dims) {
-  constexpr const char* kName = "prod gradient";
-  const std::vector<int64_t> attributes = attributes_of(dims, KeepDims::kYes);
-  OpCall call = {kName, operands, attributes, {}};
-  call.needs_host = true;
-  DTensor result = run(call, [&]() -> StatusOr<OpPlan> {
-    const OperandType x = operands[0];
-    const Shape& shape = x.shape();
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<bool> joined,
-                             marked_dims(kName, dims, static_cast<int64_t>(shape.size())));
-    OpPlan plan;
-    plan.dtype = x.dtype();
-    plan.shape = shape;
-    for (size_t dim = 0; dim < shape.size(); ++dim) {
-      plan.rule.result.push_back({plan.rule.add_factor(
-          shape[dim], joined[dim] ? FactorKind::kWhole : FactorKind::kPassed)});
+constexpr AttributeSpec kDimsAttribute[] = {{"dims", AttributeKind::kInts, "[1]", ""}};
+
+StatusOr<OpPlan> plan_products_of_others(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const Shape& shape = x.shape();
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<bool> joined,
+      marked_dims("prod gradient", dims_of(attributes), static_cast<int64_t>(shape.size())));
+  OpPlan plan;
+  plan.dtype = x.dtype();
+  plan.shape = shape;
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    plan.rule.result.push_back(
+        {plan.rule.add_factor(shape[dim], joined[dim] ? FactorKind::kWhole : FactorKind::kPassed)});
+  }
+  plan.rule.operands.assign(operands.size(), plan.rule.result);
+  plan.kernel = [dtype = x.dtype(), joined](const LocalCall& local) -> Status {
+    kernels::products_of_others(dtype, local.in, local.out_box.sizes, joined, local.out);
+    return absl::OkStatus();
+  };
+  return plan;
+}
+
+// In the gradient by x the cotangent is one more direction; in the gradient by a direction it
+// replaces that direction.
+Gradients products_of_others_gradient(const GradientCall& call) {
+  Gradients found(call.operands.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (!call.needed[i]) continue;
+    std::vector<DTensor> of(call.operands.begin(), call.operands.end());
+    if (i == 0) {
+      of.push_back(call.cotangent);
+    } else {
+      of[i] = call.cotangent;
     }
-    plan.rule.operands.assign(operands.size(), plan.rule.result);
-    plan.kernel = [dtype = x.dtype(), joined](const LocalCall& local) -> Status {
-      kernels::products_of_others(dtype, local.in, local.out_box.sizes, joined, local.out);
-      return absl::OkStatus();
-    };
-    return plan;
-  });
-  // In the gradient by x the cotangent is one more direction; in the gradient by a direction it
-  // replaces that direction.
-  return differentiable(
-      std::move(result), operands, [dims](const GradientCall& gradient) -> Gradients {
-        Gradients found(gradient.operands.size());
-        for (size_t i = 0; i < found.size(); ++i) {
-          if (!gradient.needed[i]) continue;
-          std::vector<DTensor> of(gradient.operands.begin(), gradient.operands.end());
-          if (i == 0) {
-            of.push_back(gradient.cotangent);
-          } else {
-            of[i] = gradient.cotangent;
-          }
-          found[i] = products_of_others(of, dims);
-        }
-        return found;
-      });
+    found[i] = apply(kProductsOfOthers, of, call.attributes.values())[0];
+  }
+  return found;
 }
 
 DTensor sum_gradient(const Reduction& reduction, const Dims& dims, const GradientCall& call) {
@@ -208,119 +211,138 @@ DTensor reduction_gradient(const Reduction& reduction, const Dims& dims, const G
       return div_or_zero(mul_or_zero(spread, is_chosen), sum(is_chosen, dims, KeepDims::kYes));
     }
     case ReduceOp::kProd:
-      return mul_or_zero(spread, internal::facts_of(x).uses_host_memory
-                                     ? products_of_others({x}, dims)
-                                     : products_by_quotients(x, dims));
+      return mul_or_zero(spread,
+                         internal::facts_of(x).uses_host_memory
+                             ? apply(kProductsOfOthers, {x}, {values_of(dims, KeepDims::kNo)[0]})[0]
+                             : products_by_quotients(x, dims));
     default:
       return spread;
   }
 }
 
-DTensor reduce(const Reduction& reduction, const DTensor& x, const Dims& dims, KeepDims keep,
-               const Out& out) {
-  return differentiable(run({reduction.name, {&x, 1}, attributes_of(dims, keep), out},
-                            [&] { return plan_reduction(reduction, x, dims, keep); }),
-                        {&x, 1}, [reduction, dims](const GradientCall& call) -> Gradients {
-                          if (reduction.op == ReduceOp::kSum) {
-                            return {sum_gradient(reduction, dims, call)};
-                          }
-                          return gradients_in_f32(call, [&](const GradientCall& wide) -> Gradients {
-                            return {reduction_gradient(reduction, dims, wide)};
-                          });
-                        });
+template <const Reduction& kReduction>
+StatusOr<OpPlan> plan_of(Operands x, const Attributes& attributes) {
+  return plan_reduction(kReduction, x[0], attributes);
 }
 
-// Checks that x has floats and that the dims fit. Gives the error, else x without partial axes,
-// which are reduced once.
-DTensor whole_floats(const char* name, const DTensor& x, const Dims& dims) {
-  if (!internal::facts_of(x).error.ok()) return x;
+template <const Reduction& kReduction>
+Gradients gradient_of(const GradientCall& call) {
+  const Dims dims = dims_of(call.attributes);
+  if (kReduction.op == ReduceOp::kSum) return {sum_gradient(kReduction, dims, call)};
+  return gradients_in_f32(call, [&](const GradientCall& wide) -> Gradients {
+    return {reduction_gradient(kReduction, dims, wide)};
+  });
+}
+
+template <const Reduction& kReduction>
+constexpr Operation reduction_row() {
+  return {.name = kReduction.name,
+          .arity = {1, 1},
+          .attributes = kReductionAttributes,
+          .plan = plan_of<kReduction>,
+          .gradient = gradient_of<kReduction>,
+          .sample = kReduction.takes == Takes::kBool ? "bool [8, 6]" : "f32 [8, 6]",
+          .sample_attributes = "dims=[1]"};
+}
+
+// A composition of floats, in f32 for f16 and bf16, of x whose partial axes are reduced once.
+using FloatComposition = DTensor (*)(const DTensor& x, const Dims& dims, KeepDims keep,
+                                     const Out& out);
+Results compose(const OpCall& call, FloatComposition function) {
+  const DTensor& x = call.operands[0];
+  const char* const name = call.operation.name;
+  const Dims dims = dims_of(call.attributes);
   Status status = check_dtype(name, Takes::kFloats, x.dtype());
   status.Update(marked_dims(name, dims, static_cast<int64_t>(x.shape().size())).status());
-  if (!status.ok()) return refuse({name, {&x, 1}, {}, {}}, std::move(status));
-  return without_partial(x);
+  if (!status.ok()) return refuse(call, std::move(status));
+  const DTensor whole = without_partial(x);
+  return {in_f32({&whole, 1}, call.out, [&](absl::Span<const DTensor> wide, const Out& to) {
+    return function(wide[0], dims, keep_of(call.attributes), to);
+  })};
 }
 
-}  // namespace
-
-DTensor sum(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce(kSum, x, dims, keep, out);
-}
-DTensor mean(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce(kMean, x, dims, keep, out);
-}
-DTensor prod(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce(kProd, x, dims, keep, out);
-}
-DTensor max(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce(kMax, x, dims, keep, out);
-}
-DTensor min(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce(kMin, x, dims, keep, out);
-}
-DTensor all(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce(kAll, x, dims, keep, out);
-}
-DTensor any(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return reduce(kAny, x, dims, keep, out);
-}
-
-DTensor var(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  const DTensor whole = whole_floats("var", x, dims);
-  return in_f32({&whole, 1}, out, [&](absl::Span<const DTensor> wide, const Out& to) {
+Results var_parts(const OpCall& call) {
+  return compose(call, [](const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
     // In two passes: a sum of squares cancels.
-    const DTensor away = sub(wide[0], mean(wide[0], dims, KeepDims::kYes));
-    return finish(mean(square(away), dims, keep), to);
-  });
-}
-DTensor norm(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  const DTensor whole = whole_floats("norm", x, dims);
-  return in_f32({&whole, 1}, out, [&](absl::Span<const DTensor> wide, const Out& to) {
-    return sqrt(sum(square(wide[0]), dims, keep), to);
-  });
-}
-DTensor logsumexp(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  const DTensor whole = whole_floats("logsumexp", x, dims);
-  return in_f32({&whole, 1}, out, [&](absl::Span<const DTensor> wide, const Out& to) {
-    const DTensor top = finite_max(wide[0], dims);
-    const DTensor logs = log(sum(exp(sub(wide[0], top)), dims, KeepDims::kYes));
-    const DTensor kept = add(logs, top);
-    return finish(keep == KeepDims::kYes ? kept : max(kept, dims), to);
+    const DTensor away = sub(x, mean(x, dims, KeepDims::kYes));
+    return finish(mean(square(away), dims, keep), out);
   });
 }
 
-namespace {
+Results norm_parts(const OpCall& call) {
+  return compose(call, [](const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+    return sqrt(sum(square(x), dims, keep), out);
+  });
+}
 
-CatalogEntry reduction_entry(const Reduction& reduction) {
-  const DType dtype = reduction.takes == Takes::kBool ? DType::kBool : DType::kFloat32;
-  const auto plan = [reduction](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
-    Dims dims;
-    if (attributes.has("dims")) {
-      TESSERA_ASSIGN_OR_RETURN(dims.dims, attributes.integers("dims"));
-    }
-    const KeepDims keep = attributes.has("keep_dims") ? KeepDims::kYes : KeepDims::kNo;
-    return plan_reduction(reduction, x[0], dims, keep);
-  };
-  return {.name = reduction.name,
-          .least_operands = 1,
-          .most_operands = 1,
-          .needed = {},
-          .optional = {"dims=[1]", "keep_dims"},
-          .sample = {{dtype, {8, 6}}},
-          .plan = plan,
+Results logsumexp_parts(const OpCall& call) {
+  return compose(call, [](const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+    const DTensor top = finite_max(x, dims);
+    const DTensor kept = add(log(sum(exp(sub(x, top)), dims, KeepDims::kYes)), top);
+    return finish(keep == KeepDims::kYes ? kept : max(kept, dims), out);
+  });
+}
+
+constexpr Operation composition(const char* name, Parts parts, const char* made_of) {
+  return {.name = name,
+          .arity = {1, 1},
+          .attributes = kReductionAttributes,
+          .gradient = Gradient::of_parts(),
+          .parts = parts,
+          .made_of = made_of,
+          .sample = "f32 [8, 6]",
           .sample_attributes = "dims=[1]"};
 }
 
 }  // namespace
 
-std::vector<CatalogEntry> reduction_entries() {
-  std::vector<CatalogEntry> entries;
-  for (const Reduction& each : {kSum, kMean, kProd, kMax, kMin, kAll, kAny}) {
-    entries.push_back(reduction_entry(each));
-  }
-  entries.push_back(composition("var", "mean, sub, square and mean"));
-  entries.push_back(composition("norm", "square, sum and sqrt"));
-  entries.push_back(composition("logsumexp", "max, clip, sub, exp, sum, log and add"));
-  return entries;
+constinit const Operation kSum = reduction_row<kSumRow>();
+constinit const Operation kMean = reduction_row<kMeanRow>();
+constinit const Operation kProd = reduction_row<kProdRow>();
+constinit const Operation kMax = reduction_row<kMaxRow>();
+constinit const Operation kMin = reduction_row<kMinRow>();
+constinit const Operation kAll = reduction_row<kAllRow>();
+constinit const Operation kAny = reduction_row<kAnyRow>();
+constinit const Operation kVar = composition("var", var_parts, "mean, sub, square and mean");
+constinit const Operation kNorm = composition("norm", norm_parts, "square, sum and sqrt");
+constinit const Operation kLogsumexp =
+    composition("logsumexp", logsumexp_parts, "max, clip, sub, exp, sum, log and add");
+constinit const Operation kProductsOfOthers = {.name = "prod gradient",
+                                               .arity = {1, Arity::kMany},
+                                               .attributes = kDimsAttribute,
+                                               .plan = plan_products_of_others,
+                                               .gradient = products_of_others_gradient,
+                                               .needs_host = true};
+
+DTensor sum(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return apply(kSum, {x}, values_of(dims, keep), out)[0];
+}
+DTensor mean(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return apply(kMean, {x}, values_of(dims, keep), out)[0];
+}
+DTensor prod(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return apply(kProd, {x}, values_of(dims, keep), out)[0];
+}
+DTensor max(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return apply(kMax, {x}, values_of(dims, keep), out)[0];
+}
+DTensor min(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return apply(kMin, {x}, values_of(dims, keep), out)[0];
+}
+DTensor all(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return apply(kAll, {x}, values_of(dims, keep), out)[0];
+}
+DTensor any(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return apply(kAny, {x}, values_of(dims, keep), out)[0];
+}
+DTensor var(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return apply(kVar, {x}, values_of(dims, keep), out)[0];
+}
+DTensor norm(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return apply(kNorm, {x}, values_of(dims, keep), out)[0];
+}
+DTensor logsumexp(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
+  return apply(kLogsumexp, {x}, values_of(dims, keep), out)[0];
 }
 
 }  // namespace tessera::ops

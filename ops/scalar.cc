@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "compute/cpu/pointwise.h"
 #include "device/number_math.h"
-#include "ops/op.h"
+#include "ops/refusal.h"
 
 namespace tessera::ops {
 
@@ -96,16 +96,6 @@ bool is_above(const Scalar& a, const Scalar& b) {
 
 std::string scalar_text(const Scalar& scalar) {
   return std::visit([](auto value) { return absl::StrCat(value); }, scalar.value());
-}
-
-std::array<int64_t, 2> scalar_attributes(const Scalar& scalar) {
-  const auto kind = static_cast<int64_t>(scalar.value().index());
-  return {kind, std::visit(
-                    []<class T>(T value) {
-                      if constexpr (std::is_same_v<T, double>) return attribute_of(value);
-                      return static_cast<int64_t>(value);
-                    },
-                    scalar.value())};
 }
 
 }  // namespace tessera::ops

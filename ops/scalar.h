@@ -37,13 +37,12 @@ class Scalar {
   std::variant<int64_t, double, uint64_t> value_;
 };
 
-// Internal: the scalar as an element of the dtype, and as attributes of a call.
+// Internal: the scalar as an element of the dtype.
 struct alignas(8) ElementBytes : std::array<std::byte, 8> {};
 std::string scalar_text(const Scalar& scalar);
 // Whether a is above b; true where either is NaN.
 bool is_above(const Scalar& a, const Scalar& b);
 StatusOr<ElementBytes> element_of(const char* name, const Scalar& scalar, DType dtype);
-std::array<int64_t, 2> scalar_attributes(const Scalar& scalar);
 // The number, rounded to the dtype.
 ElementBytes rounded_element(double value, DType dtype);
 // The rounded element as a scalar. Requires a dtype of floats.

@@ -14,12 +14,13 @@
 #include "base/math.h"
 #include "base/status.h"
 #include "compute/cpu/pointwise.h"
+#include "ops/all_operations.h"
+#include "ops/apply.h"
 #include "ops/broadcast.h"
-#include "ops/catalog_entries.h"
-#include "ops/gradient.h"
+#include "ops/composite.h"
 #include "ops/moving.h"
-#include "ops/op.h"
 #include "ops/operand_type.h"
+#include "ops/operation.h"
 
 namespace tessera::ops {
 namespace {
@@ -43,7 +44,11 @@ LocalKernel copying(DType dtype, Find find) {
   };
 }
 
-StatusOr<OpPlan> plan_transpose(const OperandType& x, const std::vector<int64_t>& permutation) {
+constexpr AttributeSpec kPermutation[] = {{"permutation", AttributeKind::kInts, "[1, 0]"}};
+
+StatusOr<OpPlan> plan_transpose(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const std::vector<int64_t>& permutation = attributes.integers("permutation");
   std::vector<int64_t> dims;
   std::vector<bool> seen(rank_of(x), false);
   for (const int64_t each : permutation) {
@@ -128,7 +133,11 @@ Rule reshape_rule(const Shape& from, const Shape& to) {
   return rule;
 }
 
-StatusOr<OpPlan> plan_reshape(const OperandType& x, Shape shape) {
+constexpr AttributeSpec kReshapedShape[] = {{"shape", AttributeKind::kInts, "[2, 4, 6]"}};
+
+StatusOr<OpPlan> plan_reshape(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  Shape shape = attributes.integers("shape");
   const int64_t count = num_elements(x.shape());
   const auto unknown = std::find(shape.begin(), shape.end(), -1);
   if (unknown != shape.end()) {
@@ -173,16 +182,22 @@ OpPlan plan_ones(const OperandType& x, const std::vector<int>& dims) {
   return plan;
 }
 
-StatusOr<OpPlan> plan_expand_dims(const OperandType& x, int64_t dim) {
-  TESSERA_ASSIGN_OR_RETURN(const int at, checked_dim("expand_dims", dim, rank_of(x) + 1));
+constexpr AttributeSpec kOneDim[] = {{"dim", AttributeKind::kInt, "1"}};
+
+StatusOr<OpPlan> plan_expand_dims(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  TESSERA_ASSIGN_OR_RETURN(const int at,
+                           checked_dim("expand_dims", attributes.integer("dim"), rank_of(x) + 1));
   std::vector<int> dims(rank_of(x));
   std::iota(dims.begin(), dims.end(), 0);
   dims.insert(dims.begin() + at, -1);
   return plan_ones(x, dims);
 }
 
-StatusOr<OpPlan> plan_squeeze(const OperandType& x, int64_t dim) {
-  TESSERA_ASSIGN_OR_RETURN(const int at, checked_dim("squeeze", dim, rank_of(x)));
+StatusOr<OpPlan> plan_squeeze(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  TESSERA_ASSIGN_OR_RETURN(const int at,
+                           checked_dim("squeeze", attributes.integer("dim"), rank_of(x)));
   if (x.shape()[at] != 1) {
     return refusal("squeeze", "dim ", at, " has ", x.shape()[at], " elements, not 1");
   }
@@ -192,7 +207,11 @@ StatusOr<OpPlan> plan_squeeze(const OperandType& x, int64_t dim) {
   return plan_ones(x, dims);
 }
 
-StatusOr<OpPlan> plan_broadcast(const OperandType& x, const Shape& shape) {
+constexpr AttributeSpec kBroadcastShape[] = {{"shape", AttributeKind::kInts, "[4, 8, 6]"}};
+
+StatusOr<OpPlan> plan_broadcast(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const Shape& shape = attributes.integers("shape");
   TESSERA_RETURN_IF_ERROR(with_context(validate_shape(shape, x.dtype()), "broadcast_to"));
   const int64_t before = static_cast<int64_t>(shape.size()) - rank_of(x);
   bool fits = before >= 0;
@@ -220,9 +239,15 @@ StatusOr<OpPlan> plan_broadcast(const OperandType& x, const Shape& shape) {
   return plan;
 }
 
-StatusOr<OpPlan> plan_slice(const OperandType& x, const std::vector<int64_t>& starts,
-                            const std::vector<int64_t>& limits,
-                            const std::vector<int64_t>& strides) {
+constexpr AttributeSpec kSliceAttributes[] = {{"starts", AttributeKind::kInts, "[0, 1]"},
+                                              {"limits", AttributeKind::kInts, "[8, 5]"},
+                                              {"strides", AttributeKind::kInts, "[1, 2]", "[]"}};
+
+StatusOr<OpPlan> plan_slice(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
+  const std::vector<int64_t>& starts = attributes.integers("starts");
+  const std::vector<int64_t>& limits = attributes.integers("limits");
+  const std::vector<int64_t>& strides = attributes.integers("strides");
   for (const std::vector<int64_t>* list : {&starts, &limits, &strides}) {
     if (list == &strides && strides.empty()) continue;
     if (static_cast<int64_t>(list->size()) == rank_of(x)) continue;
@@ -255,10 +280,13 @@ StatusOr<OpPlan> plan_slice(const OperandType& x, const std::vector<int64_t>& st
   return plan;
 }
 
-StatusOr<OpPlan> plan_flip(const OperandType& x, const std::vector<int64_t>& dims) {
+constexpr AttributeSpec kFlipDims[] = {{"dims", AttributeKind::kInts, "[1]"}};
+
+StatusOr<OpPlan> plan_flip(Operands operands, const Attributes& attributes) {
+  const OperandType& x = operands[0];
   OpPlan plan = plan_same(x);
   std::vector<bool> turned(rank_of(x), false);
-  for (const int64_t each : dims) {
+  for (const int64_t each : attributes.integers("dims")) {
     TESSERA_ASSIGN_OR_RETURN(const int dim, checked_dim("flip", each, rank_of(x)));
     if (turned[dim]) return refusal("flip", "dim ", dim, " is given twice");
     turned[dim] = true;
@@ -309,46 +337,90 @@ DTensor place_back(const DTensor& elements, const std::vector<int64_t>& starts,
   return pad(spread, starts, high);
 }
 
+Gradients transpose_gradient(const GradientCall& call) {
+  const std::vector<int64_t>& permutation = call.attributes.integers("permutation");
+  const auto rank = static_cast<int64_t>(permutation.size());
+  std::vector<int64_t> inverse(rank);
+  for (int64_t k = 0; k < rank; ++k) inverse[(permutation[k] + rank) % rank] = k;
+  return {transpose(call.cotangent, inverse)};
+}
+
+Gradients broadcast_gradient(const GradientCall& call) {
+  return {sum_to(call.cotangent, call.operands[0].shape())};
+}
+
+Gradients slice_gradient(const GradientCall& call) {
+  return {place_back(call.cotangent, call.attributes.integers("starts"),
+                     call.attributes.integers("strides"), call.operands[0].shape())};
+}
+
+Gradients flip_gradient(const GradientCall& call) {
+  return {flip(call.cotangent, call.attributes.integers("dims"))};
+}
+
 }  // namespace
 
+constinit const Operation kTranspose = {.name = "transpose",
+                                        .arity = {1, 1},
+                                        .attributes = kPermutation,
+                                        .plan = plan_transpose,
+                                        .gradient = transpose_gradient,
+                                        .sample = "f32 [8, 6]"};
+constinit const Operation kReshape = {.name = "reshape",
+                                      .arity = {1, 1},
+                                      .attributes = kReshapedShape,
+                                      .plan = plan_reshape,
+                                      .gradient = shape_back,
+                                      .sample = "f32 [8, 6]"};
+constinit const Operation kExpandDims = {.name = "expand_dims",
+                                         .arity = {1, 1},
+                                         .attributes = kOneDim,
+                                         .plan = plan_expand_dims,
+                                         .gradient = shape_back,
+                                         .sample = "f32 [8, 6]"};
+constinit const Operation kSqueeze = {.name = "squeeze",
+                                      .arity = {1, 1},
+                                      .attributes = kOneDim,
+                                      .plan = plan_squeeze,
+                                      .gradient = shape_back,
+                                      .sample = "f32 [8, 1, 6]"};
+constinit const Operation kBroadcastTo = {.name = "broadcast_to",
+                                          .arity = {1, 1},
+                                          .attributes = kBroadcastShape,
+                                          .plan = plan_broadcast,
+                                          .gradient = broadcast_gradient,
+                                          .sample = "f32 [8, 1]"};
+constinit const Operation kSlice = {.name = "slice",
+                                    .arity = {1, 1},
+                                    .attributes = kSliceAttributes,
+                                    .plan = plan_slice,
+                                    .gradient = slice_gradient,
+                                    .sample = "f32 [8, 6]"};
+constinit const Operation kFlip = {.name = "flip",
+                                   .arity = {1, 1},
+                                   .attributes = kFlipDims,
+                                   .plan = plan_flip,
+                                   .gradient = flip_gradient,
+                                   .sample = "f32 [8, 6]"};
+
 DTensor transpose(const DTensor& x, const std::vector<int64_t>& permutation, const Out& out) {
-  DTensor result =
-      run({"transpose", {&x, 1}, permutation, out}, [&] { return plan_transpose(x, permutation); });
-  return differentiable(std::move(result), {&x, 1},
-                        [permutation](const GradientCall& call) -> Gradients {
-                          const auto rank = static_cast<int64_t>(permutation.size());
-                          std::vector<int64_t> inverse(rank);
-                          for (int64_t k = 0; k < rank; ++k)
-                            inverse[(permutation[k] + rank) % rank] = k;
-                          return {transpose(call.cotangent, inverse)};
-                        });
+  return apply(kTranspose, {x}, {permutation}, out)[0];
 }
 
 DTensor reshape(const DTensor& x, const Shape& shape, const Out& out) {
-  return differentiable(
-      run({"reshape", {&x, 1}, shape, out}, [&] { return plan_reshape(x, shape); }), {&x, 1},
-      shape_back);
+  return apply(kReshape, {x}, {shape}, out)[0];
 }
 
 DTensor expand_dims(const DTensor& x, int64_t dim, const Out& out) {
-  const int64_t attributes[] = {dim};
-  DTensor result =
-      run({"expand_dims", {&x, 1}, attributes, out}, [&] { return plan_expand_dims(x, dim); });
-  return differentiable(std::move(result), {&x, 1}, shape_back);
+  return apply(kExpandDims, {x}, {dim}, out)[0];
 }
 
 DTensor squeeze(const DTensor& x, int64_t dim, const Out& out) {
-  const int64_t attributes[] = {dim};
-  DTensor result = run({"squeeze", {&x, 1}, attributes, out}, [&] { return plan_squeeze(x, dim); });
-  return differentiable(std::move(result), {&x, 1}, shape_back);
+  return apply(kSqueeze, {x}, {dim}, out)[0];
 }
 
 DTensor broadcast_to(const DTensor& x, const Shape& shape, const Out& out) {
-  DTensor result =
-      run({"broadcast_to", {&x, 1}, shape, out}, [&] { return plan_broadcast(x, shape); });
-  return differentiable(std::move(result), {&x, 1}, [](const GradientCall& call) -> Gradients {
-    return {sum_to(call.cotangent, call.operands[0].shape())};
-  });
+  return apply(kBroadcastTo, {x}, {shape}, out)[0];
 }
 
 DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
@@ -360,72 +432,11 @@ DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
     const int64_t reach = saturating_add(limits[dim], -std::max<int64_t>(starts[dim], 0));
     strides[dim] = std::min(strides[dim], std::max<int64_t>(reach, 1));
   }
-  DTensor result = run({"slice", {&x, 1}, attributes_of({starts, limits, strides}), out},
-                       [&] { return plan_slice(x, starts, limits, strides); });
-  return differentiable(
-      std::move(result), {&x, 1}, [starts, strides](const GradientCall& call) -> Gradients {
-        return {place_back(call.cotangent, starts, strides, call.operands[0].shape())};
-      });
+  return apply(kSlice, {x}, {starts, limits, std::move(strides)}, out)[0];
 }
 
 DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out) {
-  DTensor result = run({"flip", {&x, 1}, dims, out}, [&] { return plan_flip(x, dims); });
-  return differentiable(std::move(result), {&x, 1}, [dims](const GradientCall& call) -> Gradients {
-    return {flip(call.cotangent, dims)};
-  });
-}
-
-namespace {
-
-// The entry of an operation with one operand.
-CatalogEntry unary_entry(const char* name, std::vector<std::string> needed, const Shape& shape,
-                         PlanFunction plan) {
-  return {name, 1, 1, std::move(needed), {}, {{DType::kFloat32, shape}}, std::move(plan)};
-}
-
-// The plan function of an operation whose only attribute is a list.
-template <class Plan>
-PlanFunction with_list(const char* attribute, Plan plan) {
-  return [attribute, plan](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
-    TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> list, attributes.integers(attribute));
-    return plan(x[0], list);
-  };
-}
-
-// The plan function of an operation whose only attribute is dim.
-template <class Plan>
-PlanFunction with_dim(Plan plan) {
-  return [plan](Operands x, const Attributes& attributes) -> StatusOr<OpPlan> {
-    TESSERA_ASSIGN_OR_RETURN(const int64_t dim, attributes.integer("dim"));
-    return plan(x[0], dim);
-  };
-}
-
-StatusOr<OpPlan> plan_slice_entry(Operands x, const Attributes& attributes) {
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> starts, attributes.integers("starts"));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> limits, attributes.integers("limits"));
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> strides, attributes.integers("strides"));
-  return plan_slice(x[0], starts, limits, strides);
-}
-
-}  // namespace
-
-std::vector<CatalogEntry> shape_entries() {
-  std::vector<CatalogEntry> entries = {
-      unary_entry("transpose", {"permutation=[1, 0]"}, {8, 6},
-                  with_list("permutation", plan_transpose)),
-      unary_entry("reshape", {"shape=[2, 4, 6]"}, {8, 6}, with_list("shape", plan_reshape)),
-      unary_entry("expand_dims", {"dim=1"}, {8, 6}, with_dim(plan_expand_dims)),
-      unary_entry("squeeze", {"dim=1"}, {8, 1, 6}, with_dim(plan_squeeze)),
-      unary_entry("broadcast_to", {"shape=[4, 8, 6]"}, {8, 1}, with_list("shape", plan_broadcast)),
-      unary_entry("slice", {"starts=[0, 1]", "limits=[8, 5]"}, {8, 6}, plan_slice_entry),
-      unary_entry("flip", {"dims=[1]"}, {8, 6}, with_list("dims", plan_flip)),
-  };
-  for (CatalogEntry& entry : entries) {
-    if (entry.name == "slice") entry.optional = {"strides=[1, 2]"};
-  }
-  entries.push_back(composition("split", "slice for each part"));
-  return entries;
+  return apply(kFlip, {x}, {dims}, out)[0];
 }
 
 }  // namespace tessera::ops

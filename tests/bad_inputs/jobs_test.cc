@@ -41,7 +41,7 @@ Options several(Options options = {}) {
   return options;
 }
 
-// connect() with this field: of a client alone, or of one of several.
+// Calls connect() with this field: for a job of one client, or as a client of several.
 template <class T>
 std::function<Status(Options&)> alone(T ClientOptions::*field, std::type_identity_t<T> value) {
   return [=](Options& options) {
@@ -167,7 +167,7 @@ struct Member {
   int id;
 
   StatusOr<Layout> layout(absl::string_view text) const { return Layout::parse(mesh, text); }
-  // The text of client 1, and that of client 0.
+  // Parses the text of client 1, or the text of client 0.
   StatusOr<Layout> layout(absl::string_view of_1, absl::string_view of_0) const {
     return layout(id == 1 ? of_1 : of_0);
   }
@@ -209,12 +209,10 @@ const JobRow kJobRows[] = {
            .await();
      }},
     {"shifts_differ", kInvalid,
-     "roll #1: calls differ between clients: client 0 (...) device 0 has roll(1, 0) of operand "
-     "0, "
-     "[12, 12] under [x, -], for parts [x] on {x=2}, client 1 (...) device 1 has roll(2, 0) of "
-     "operand 0, [12, 12] under [x, -], for parts [x] on {x=2}; it is operation 1 of the group; "
-     "make "
-     "the same call on every client",
+     "roll #1: calls differ between clients: client 0 (...) device 0 has roll(shift=1; dim=0) of "
+     "operand 0, [12, 12] under [x, -], for parts [x] on {x=2}, client 1 (...) device 1 has "
+     "roll(shift=2; dim=0) of operand 0, [12, 12] under [x, -], for parts [x] on {x=2}; it is "
+     "operation 1 of the group; make the same call on every client",
      [](const Member& m) { return ops::roll(m.rows(), 1 + m.id, 0).await(); }},
     {"barrier_names_differ", kInvalid,
      "barrier \"a\\nb\\\"c\" on {x=2}: name differs between clients: client 0 (...) device 0 has "

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes on the move against what layout inference promises. Each device is a host of its own, so
-// that what it receives passes an engine, which counts it: for operations with random layouts of
-// their operands, partial ones too, that is what the plans of their moves say, for each device. A
-// result that is partial is read later, which is counted too.
+// Compares the bytes that move with the predictions of layout inference. Each device is a host of
+// its own, so that its receives pass an engine, which counts them. For operations with random
+// layouts of their operands, partial ones too, the count equals the bytes of the plans of their
+// moves, for each device. A partial result is read later, and those bytes are counted too.
 //
 // An all_reduce of more than two members adds chunks of whole lines of 64 bytes, where the plan has
 // chunks of equal size: there a device may receive some lines more or less. All moves are of more
@@ -40,7 +40,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "layout/layout.h"
-#include "ops/catalog.h"
+#include "ops/all_operations.h"
 #include "ops/decision.h"
 #include "ops/infer.h"
 #include "ops/operand_type.h"
@@ -191,8 +191,8 @@ StatusOr<Promise> promise_of(const OpCase& row, const std::vector<DTensor>& oper
                              const ops::Out& out, int64_t position) {
   std::vector<std::string> texts;
   for (const auto& [name, value] : row.attributes) texts.push_back(absl::StrCat(name, "=", value));
-  TESSERA_ASSIGN_OR_RETURN(const ops::Attributes attributes,
-                           ops::Attributes::parse(absl::StrJoin(texts, "; ")));
+  TESSERA_ASSIGN_OR_RETURN(const ops::AttributeTexts attributes,
+                           ops::parse_attributes(absl::StrJoin(texts, "; ")));
   TESSERA_ASSIGN_OR_RETURN(const ops::OpPlan plan,
                            ops::plan_operation(row.op, ops::types_of(operands), attributes));
   std::vector<ops::Operand> given;
@@ -250,7 +250,7 @@ class Sampler {
       TESSERA_RETURN_IF_ERROR(made.await());
       operands.push_back(made);
     }
-    const DTensor first = op_table().at(row.op)(row, operands, {});
+    const DTensor first = run_row(row, operands, {});
     TESSERA_RETURN_IF_ERROR(first.await());
     if (random_() % 3 == 0) {
       row.out = pick(mesh, first.shape(), first.dtype(), random_() % 2 == 0);
@@ -260,7 +260,7 @@ class Sampler {
     const int64_t position = *meshes_.at(mesh).position_of_device(client_.client_id());
     TESSERA_ASSIGN_OR_RETURN(const Promise promise, promise_of(row, operands, out, position));
     const int64_t before = received;
-    const DTensor result = op_table().at(row.op)(row, operands, out);
+    const DTensor result = run_row(row, operands, out);
     TESSERA_RETURN_IF_ERROR(check_received(result, before, promise));
     TESSERA_RETURN_IF_ERROR(check_explained(result, promise));
     ++num_calls_;

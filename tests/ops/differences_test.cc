@@ -71,7 +71,7 @@ double dot(absl::Span<const double> a, absl::Span<const double> b) {
   return sum;
 }
 
-// Rounding is that of the function, divided by the step.
+// The rounding error of a difference is the rounding error of the function, divided by the step.
 Status check_close(double actual, double expected, double bound, double magnitude) {
   const double rounding = 1e-9 * std::abs(magnitude);
   TESSERA_REQUIRE(
@@ -140,7 +140,7 @@ class Differences {
   }
 
   Status check_first(Tape& tape, absl::Span<const DTensor> operands) {
-    const DTensor result = op_table().at(row_.op)(row_, operands, {});
+    const DTensor result = run_row(row_, operands, {});
     TESSERA_RETURN_IF_ERROR(result.status());
     GradientOptions options;
     TESSERA_ASSIGN_OR_RETURN(options.seed, formula_as(kSeed, result));
@@ -174,7 +174,7 @@ class Differences {
   // The gradient by a source, weighted and added up: a scalar, and a function of all sources.
   StatusOr<DTensor> weighted_gradient(Tape& tape, absl::Span<const DTensor> operands,
                                       size_t source) const {
-    const DTensor result = op_table().at(row_.op)(row_, operands, {});
+    const DTensor result = run_row(row_, operands, {});
     TESSERA_RETURN_IF_ERROR(result.status());
     GradientOptions options = {.keep = true};
     TESSERA_ASSIGN_OR_RETURN(options.seed, formula_as(kSeed, result));

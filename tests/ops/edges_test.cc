@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Gradients at the edges of functions: at 0, -0, 1 and -1, at their bounds and infinities, at equal
-// elements, and of what a program does not use. Every differentiable operation of small_ops.h, with
-// random layouts of its operands, up to the third derivative:
+// elements, and at elements that a program does not use. Every differentiable operation of
+// small_ops.h, with random layouts of its operands, up to the third derivative:
 //
 //   finite    operands of edges: where the value is finite, no derivative is NaN, and the first
-//             one is that of whole operands
-//   infinite  the same with infinities, of elementwise operations, where the value is a number
+//             one equals the derivative for whole operands
+//   infinite  also with infinities, for elementwise operations, where the value is a number
 //   unused    elements of the result that select() does not take: all derivatives are 0, whatever
 //             the operands are
 //   steep     an infinite cotangent, of elementwise operations: the gradient is no NaN
@@ -79,7 +79,7 @@ const std::set<std::string>& elementwise_ops() {
   return *ops;
 }
 
-// The values of operands, of which those of f64 are sources.
+// The values of operands; the f64 operands are sources.
 using Values = std::vector<std::vector<double>>;
 // By order of the derivative and source.
 using Derivatives = std::vector<Values>;
@@ -177,7 +177,7 @@ class Edges {
       operands.push_back(is_source ? tape.watch(made) : made);
       if (is_source) sources.push_back(operands.back());
     }
-    const DTensor result = op_table().at(row.op)(row, operands, {});
+    const DTensor result = run_row(row, operands, {});
     TESSERA_RETURN_IF_ERROR(result.status());
     Derivatives found(1);
     if (result.dtype() != DType::kFloat64) return found;
@@ -487,7 +487,7 @@ TEST_F(ReportedTest, InfinitiesStayInTheBranchThatWasTaken) {
     const auto log_softmax = [&](const DTensor& a) { return ops::log_softmax(a, 0) * steep_last; };
     EXPECT_EQ(gradient_of<double>(scores, log_softmax)[0], 0);
   }
-  // NaN is ignored by maximum, so that the other operand is what it gives.
+  // maximum ignores NaN, so its result is the other operand.
   const DTensor nans = make<double>({kNaN, kNaN, 7, 1}, {4}, "[x]");
   EXPECT_THAT(gradient_of<double>(x, [&](const DTensor& a) { return ops::maximum(a, nans); }),
               ElementsAre(1, 1, 0, 1));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Dims of no elements: every operation of small_ops.h with each dim of its operands of size 0,
-// alone and with dims of equal size. What is checked of each case:
+// alone and with dims of equal size. Each case is checked in three ways:
 //
 //   1. whole operands are taken, or refused with a message that begins with the operation's name;
 //   2. under random layouts, partial ones too, result and gradients equal the results of whole
@@ -167,7 +167,7 @@ StatusOr<Ran> run_case(const Client& client, const OpCase& row,
     operands.push_back(is_floating_point(operand.dtype) ? tape.watch(tensor) : tensor);
     if (is_floating_point(operand.dtype)) watched.push_back(operands.back());
   }
-  const DTensor result = op_table().at(row.op)(row, operands, {});
+  const DTensor result = run_row(row, operands, {});
   ran.error = result.status();
   if (ran.error.ok()) ran.error = result.await();
   if (!ran.error.ok()) return ran;

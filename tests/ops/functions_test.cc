@@ -104,8 +104,8 @@ TEST_P(OpsFunctionsTest, ElementwiseChangesTheType) {
               IsOk());
 }
 
-// Captures of a lambda are a part of what a decision is cached by; a function that is not trivially
-// copyable is not cached.
+// The captures of a lambda are a part of the key under which a decision is cached; a function that
+// is not trivially copyable is not cached.
 TEST_P(OpsFunctionsTest, ElementwiseCallsTheFunctionThatItIsGiven) {
   EXPECT_THAT(
       run([](Client& client) -> Status {
@@ -120,6 +120,37 @@ TEST_P(OpsFunctionsTest, ElementwiseCallsTheFunctionThatItIsGiven) {
               expect_equal(ops::elementwise<float, float>(shared, x), ops::mul(x, by)));
         }
         return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+// The threads of the devices call the function, also for a few elements on idle devices: the thread
+// that starts an operation must not, because it holds the client's turn.
+TEST_P(OpsFunctionsTest, ElementwiseMayStartOperations) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+                TESSERA_ASSIGN_OR_RETURN(const DTensor x, sample(mesh, {9}, "[x]"));
+                const auto negated = [x](float u) {
+                  const DTensor started = ops::neg(x);
+                  return started.shape() == x.shape() ? -u : u;
+                };
+                return expect_equal(ops::elementwise<float, float>(negated, x), ops::neg(x));
+              }),
+              IsOk());
+}
+
+// A decision about one result type must not be used for another one.
+TEST_P(OpsFunctionsTest, ElementwiseGivesTheTypeThatItIsAskedFor) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+        TESSERA_ASSIGN_OR_RETURN(const DTensor x, sample(mesh, {9}, "[x]"));
+        const auto twice = [](float u) { return 2 * u; };
+        const DTensor doubled = ops::mul(x, 2);
+        TESSERA_RETURN_IF_ERROR(expect_equal(ops::elementwise<float, float>(twice, x), doubled));
+        const DTensor wide = ops::elementwise<double, float>(twice, x);
+        TESSERA_REQUIRE(wide.dtype() == DType::kFloat64, dtype_name(wide.dtype()));
+        return expect_equal(ops::cast(wide, DType::kFloat32), doubled);
       }),
       IsOk());
 }
@@ -186,7 +217,7 @@ TEST_P(OpsFunctionsTest, ElementwiseRefusals) {
       IsOk());
 }
 
-// y = x^2 w by element; the gradient of x under its own layout, that of w as terms.
+// y = x^2 w by element; the gradient of x has its own layout, the gradient of w is partial.
 struct Scaled {
   Layout rows;
   Layout terms;

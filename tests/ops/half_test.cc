@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations and gradients in f16 and bf16 are those in f64 of the same numbers, rounded once,
+// Operations and gradients in f16 and bf16 equal the f64 results of the same numbers, rounded once,
 // under every layout: every operation of small_ops.h that has a float, at five scales, whole and
 // with each dim of its operands split. f64 is computed by the same operation, whole.
 //
@@ -93,7 +93,7 @@ double half_unit(double value, DType dtype) {
   return std::ldexp(0.5, std::max(exponent, least));
 }
 
-// A value and what it should be: `units` halves of a unit away at most.
+// Whether a value is within `units` halves of a unit of the expected value.
 bool is_close(double actual, double expected, double noise, double units, DType dtype) {
   if (std::isnan(expected)) return std::isnan(actual);
   // Terms of a sum were infinite in f32 and finite in f64.
@@ -221,7 +221,7 @@ class HalfRow {
       operands.push_back(is_source ? tape.watch(made) : made);
       if (is_source) sources.push_back(operands.back());
     }
-    const DTensor result = op_table().at(row_.op)(row_, operands, {});
+    const DTensor result = run_row(row_, operands, {});
     TESSERA_RETURN_IF_ERROR(result.status());
     Results results;
     TESSERA_ASSIGN_OR_RETURN(results.values.emplace_back(), values_of(result));
@@ -298,7 +298,7 @@ class Sweep {
     absl::StrAppend(&failures_, ": ", status.message(), "\n");
   }
 
-  // Each dim of each operand split by x, and random layouts; one of them all in a sample.
+  // Each dim of each operand split by x, and random layouts; in a sample one layout of them all.
   std::vector<std::vector<Layout>> splits_of(const std::vector<Layout>& whole) {
     std::vector<std::vector<Layout>> all;
     for (size_t i = 0; i < whole.size(); ++i) {
@@ -335,7 +335,8 @@ bool has_floats(const OpCase& row) {
                      [](const OpOperand& operand) { return operand.dtype == DType::kFloat64; });
 }
 
-// Functions of the caller compute in what the caller says, and a cast is checked by its own tests.
+// Functions of the caller compute in the type that the caller chooses, and a cast is checked by its
+// own tests.
 bool is_swept(const OpCase& row) {
   return has_floats(row) && row.op != "elementwise" && row.op != "local_map" && row.op != "cast";
 }

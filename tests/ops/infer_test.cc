@@ -26,7 +26,7 @@
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "ops/decision.h"
-#include "ops/op.h"
+#include "ops/operation.h"
 #include "ops/rule.h"
 #include "relayout/plan.h"
 #include "tests/support/matchers.h"
@@ -148,7 +148,7 @@ std::optional<Layout> product_of(const Layout& a, const Layout& b) {
   return result.ok() ? std::make_optional(*result) : std::nullopt;
 }
 
-// Whether a dim may be split so: as a prefix of what an operand wants.
+// Whether a dim may be split so: as a prefix of a list that an operand wants.
 bool is_wanted(const std::string& list, const std::vector<std::string>& wanted) {
   return list.empty() || std::any_of(wanted.begin(), wanted.end(), [&](const std::string& each) {
            return begins_with(each, list);

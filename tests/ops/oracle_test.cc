@@ -230,7 +230,7 @@ class Combinations {
       out = outs_[(number / 3) % outs_.size()];
       absl::StrAppend(&subject, " -> ", (*out.layout)->to_string());
     }
-    const DTensor result = op_table().at(row_.op)(row_, operands, out);
+    const DTensor result = run_row(row_, operands, out);
     TESSERA_RETURN_IF_ERROR(result.status());
     if (out.layout.has_value()) {
       TESSERA_REQUIRE(result.layout() == **out.layout, result.layout().to_string());
@@ -325,7 +325,7 @@ Status check_all(const Client& client, uint64_t seed, std::optional<int64_t> mos
                 << tally.tried << " tried so far, " << tally.num_failures << " failed" << std::endl;
     }
   }
-  for (const auto& [name, run] : op_table()) {
+  for (const std::string& name : operation_names()) {
     TESSERA_REQUIRE(seen.count(name) == 1, "no row of ", name);
   }
   std::cout << tally.tried << " combinations\n";

@@ -22,7 +22,6 @@
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
-#include "ops/op.h"
 #include "ops/optimizer.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
@@ -159,7 +158,7 @@ TEST_F(TapeTest, NamesASourceThatItDoesNotKnow) {
       {"without a gradient", ops::cast<int32_t>(w), "this tape does not watch it"},
   };
   for (const Row& row : rows) {
-    // All gradients are the error, that of the watched source too.
+    // All gradients are the error, also the gradient of the watched source.
     for (const DTensor& each : tape.gradient(loss, {w, row.source}, {.keep = true})) {
       EXPECT_THAT(each.status(),
                   StatusIs(kInvalid,
@@ -269,28 +268,6 @@ TEST_F(TapeTest, NoStepOfAnOptimizerIsLost) {
     });
     EXPECT_THAT(values(variable.value()), Each(600.0)) << shard_state;
   }
-}
-
-// ---- Operations that have one name
-
-// Decisions are cached by the operation, and not by its name alone.
-TEST_F(TapeTest, OperationsOfOneNameAreTwo) {
-  const DTensor x = numbers();
-  const auto plan = [&](double value) -> StatusOr<ops::OpPlan> {
-    ops::OpPlan plan;
-    plan.dtype = DType::kFloat64;
-    plan.shape = x.shape();
-    plan.rule.result.push_back({plan.rule.add_factor(x.shape()[0])});
-    plan.rule.operands.push_back(plan.rule.result);
-    plan.kernel = [value](const ops::LocalCall& call) -> Status {
-      return call.engine.fill(DType::kFloat64, reinterpret_cast<const std::byte*>(&value), call.out,
-                              call.out_box.num_elements());
-    };
-    return plan;
-  };
-  const ops::Out out;
-  EXPECT_THAT(values(ops::run({"twin", {&x, 1}, {}, out}, [&] { return plan(1); })), Each(1.0));
-  EXPECT_THAT(values(ops::run({"twin", {&x, 1}, {}, out}, [&] { return plan(2); })), Each(2.0));
 }
 
 }  // namespace

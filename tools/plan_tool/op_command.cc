@@ -20,11 +20,11 @@
 #include "base/text.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
-#include "ops/catalog.h"
+#include "ops/all_operations.h"
 #include "ops/decision.h"
 #include "ops/infer.h"
-#include "ops/op.h"
 #include "ops/operand_type.h"
+#include "ops/operation.h"
 #include "ops/rule.h"
 #include "relayout/plan.h"
 
@@ -115,40 +115,34 @@ struct TableRow {
   std::string rest;  // The other columns.
 };
 
-std::string sample_text(const ops::CatalogEntry& entry) {
+std::string sample_text(const ops::Operation& operation) {
   std::vector<std::string> operands;
-  for (const ops::SampleOperand& operand : entry.sample) {
+  for (const ops::SampleOperand& operand : ops::sample_operands(operation)) {
     operands.push_back(
         absl::StrCat(dtype_name(operand.dtype), " ", shape_to_string(operand.shape)));
   }
-  const std::string attributes = entry.attributes_of_sample();
+  const std::string attributes = ops::sample_attributes(operation);
   return absl::StrCat(absl::StrJoin(operands, "; "), attributes.empty() ? "" : " with ",
                       attributes);
 }
 
-// What else an operation may do than its rule says.
+// Exceptions to an operation's rule.
 std::string split_dim_text(absl::string_view name) {
-  for (const ops::CatalogEntry& entry : ops::catalog()) {
-    if (entry.name != name || entry.made_of.empty()) continue;
-    return absl::StrCat("  along a split dim, made of ", entry.made_of, " instead\n");
-  }
-  return "";
+  const StatusOr<const ops::Operation*> operation = ops::find_operation(name);
+  if (!operation.ok() || (*operation)->parts == nullptr || *(*operation)->made_of == '\0')
+    return "";
+  return absl::StrCat("  along a split dim, made of ", (*operation)->made_of, " instead\n");
 }
 
 // The columns of an operation beside its name.
-std::string columns_of(const ops::CatalogEntry& entry) {
-  if (entry.plan == nullptr) return absl::StrCat(" | made of ", entry.made_of, " | |");
-  std::vector<ops::OperandType> operands;
-  for (const ops::SampleOperand& operand : entry.sample) {
-    operands.emplace_back(operand.dtype, operand.shape);
-  }
-  const StatusOr<ops::Attributes> attributes = ops::Attributes::parse(entry.attributes_of_sample());
-  if (!attributes.ok()) return absl::StrCat(" | ", attributes.status().message(), " | |");
-  const StatusOr<ops::OpPlan> plan = ops::plan_operation(entry.name, operands, *attributes);
+std::string columns_of(const ops::Operation& operation) {
+  if (operation.plan == nullptr) return absl::StrCat(" | made of ", operation.made_of, " | |");
+  const StatusOr<ops::OpPlan> plan = ops::plan_sample(operation);
   if (!plan.ok()) return absl::StrCat(" | ", plan.status().message(), " | |");
-  const std::string split =
-      entry.made_of.empty() ? "" : absl::StrCat("; along a split dim made of ", entry.made_of);
-  return absl::StrCat(sample_text(entry), " | `", plan->rule.to_string(), "`", split, " | ",
+  const std::string split = *operation.made_of == '\0'
+                                ? ""
+                                : absl::StrCat("; along a split dim made of ", operation.made_of);
+  return absl::StrCat(sample_text(operation), " | `", plan->rule.to_string(), "`", split, " | ",
                       partials_text(plan->rule), " |");
 }
 
@@ -158,8 +152,8 @@ StatusOr<std::string> report_operation(const OpCommand& command) {
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, of_flag("--mesh", Mesh::parse(command.mesh)));
   TESSERA_ASSIGN_OR_RETURN(const NamedLayouts op, of_flag("--op", split_op(command.op)));
   TESSERA_ASSIGN_OR_RETURN(const OperandTexts texts, read_operands(command, mesh, op));
-  TESSERA_ASSIGN_OR_RETURN(const ops::Attributes attributes,
-                           of_flag("--attributes", ops::Attributes::parse(command.attributes)));
+  TESSERA_ASSIGN_OR_RETURN(const ops::AttributeTexts attributes,
+                           of_flag("--attributes", ops::parse_attributes(command.attributes)));
   TESSERA_ASSIGN_OR_RETURN(const PlanOptions options, read_plan_options(command.machine));
   std::optional<Layout> out;
   if (!command.out.empty()) {
@@ -186,14 +180,15 @@ StatusOr<std::string> report_operation(const OpCommand& command) {
 
 std::string operations_table() {
   std::vector<TableRow> rows;
-  for (const ops::CatalogEntry& entry : ops::catalog()) {
-    std::string rest = columns_of(entry);
+  for (const ops::Operation* const operation : ops::all_operations()) {
+    if (operation->sample == nullptr) continue;
+    std::string rest = columns_of(*operation);
     const auto same = std::find_if(rows.begin(), rows.end(),
                                    [&](const TableRow& row) { return row.rest == rest; });
     if (same != rows.end()) {
-      same->names.push_back(entry.name);
+      same->names.emplace_back(operation->name);
     } else {
-      rows.push_back({{entry.name}, std::move(rest)});
+      rows.push_back({{operation->name}, std::move(rest)});
     }
   }
   std::string text =

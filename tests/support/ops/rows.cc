@@ -45,7 +45,7 @@ bool sends_nothing(const OpCase& row) {
   });
 }
 
-// The programs that rows describe in words, by their names. What they give is a scalar.
+// The programs that rows describe in words, by their names. Their results are scalars.
 DTensor run_program(const std::string& name, Tape& tape, Operands x) {
   if (name == "program_two_layers") {
     const DTensor hidden = ops::relu(ops::matmul(x[0], x[1]) + x[2]);
@@ -80,7 +80,7 @@ DTensor run_program(const std::string& name, Tape& tape, Operands x) {
 StatusOr<DTensor> run_row(const OpCase& row, Tape& tape, Operands x) {
   const std::string name = row.id.substr(0, row.id.rfind('.'));
   if (row.op == "program") return run_program(name, tape, x);
-  if (row.op != "relayout") return op_table().at(row.op)(row, x, {});
+  if (row.op != "relayout") return run_row(row, x, {});
   const std::string& to = row.attributes.at("to");
   TESSERA_ASSIGN_OR_RETURN(const Layout layout,
                            Layout::parse(x[0].layout().mesh(), to.substr(1, to.size() - 2)));
@@ -97,7 +97,7 @@ Status check_value_row(const Client& client, const OpCase& row,
     operands.push_back(std::move(tensor));
   }
   TESSERA_ASSIGN_OR_RETURN(const ops::Out out, make_out(client, row, meshes));
-  const DTensor result = op_table().at(row.op)(row, operands, out);
+  const DTensor result = run_row(row, operands, out);
   if (!row.error.empty()) return check_refusal(row, result.status());
   if (sends_nothing(row) && row.out == "-") {
     // A composition explains its last operation.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// op_table(): the operations by the names that the tables of facts have for them.
+// The operations of the rows of tables of facts, by their names there.
 #ifndef TESSERA_TESTS_SUPPORT_OPS_TABLE_H_
 #define TESSERA_TESTS_SUPPORT_OPS_TABLE_H_
 
-#include <map>
 #include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "dtensor/dtensor.h"
@@ -15,11 +15,12 @@
 namespace tessera::testing {
 
 using Operands = absl::Span<const DTensor>;
-// Runs the operation of the row with its attributes. Where there are several results, returns the
-// row's.
-using RunOp = DTensor (*)(const OpCase& row, Operands x, const ops::Out& out);
+// Applies the operation of the row with its attributes. Where there are several results, returns
+// the row's.
+DTensor run_row(const OpCase& row, Operands x, const ops::Out& out);
 
-const std::map<std::string, RunOp>& op_table();
+bool is_operation(const std::string& name);
+std::vector<std::string> operation_names();
 
 }  // namespace tessera::testing
 

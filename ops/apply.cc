@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/op.h"
+#include "ops/apply.h"
 
-#include <cstring>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/check.h"
 #include "compute/cpu/host_engine.h"
 #include "dtensor/bounded_cache.h"
 #include "dtensor/device_op.h"
@@ -20,6 +21,7 @@
 #include "mesh/mesh_runtime.h"
 #include "ops/decision.h"
 #include "ops/infer.h"
+#include "ops/tape_graph.h"
 #include "relayout/plan.h"
 
 namespace tessera::ops {
@@ -44,82 +46,62 @@ struct OperandKey {
 };
 // Everything that a decision of one client depends on.
 struct CallKey {
-  const void* operation;
-  const char* name;
-  std::vector<int64_t> attributes;
+  const Operation* operation;
+  Attributes attributes;
   std::vector<OperandKey> operands;
   std::optional<Layout> out;
 };
 
-// A call of an operation.
-struct Asked {
-  const OpCall& call;
-  const void* operation;
-};
+const Layout& layout_of(const OperandKey& key) { return key.layout; }
+const Layout& layout_of(const DTensor& tensor) { return tensor.layout(); }
+const Shape& shape_of(const OperandKey& key) { return key.shape; }
+const Shape& shape_of(const DTensor& tensor) { return tensor.shape(); }
+DType dtype_of(const OperandKey& key) { return key.dtype; }
+DType dtype_of(const DTensor& tensor) { return tensor.dtype(); }
 
-// A key, or a call that has the key: found without a copy.
+const Operation* operation_of(const CallKey& key) { return key.operation; }
+const Operation* operation_of(const OpCall& call) { return &call.operation; }
+const Layout* out_of(const CallKey& key) { return key.out.has_value() ? &*key.out : nullptr; }
+const Layout* out_of(const OpCall& call) {
+  return call.out.layout.has_value() ? &**call.out.layout : nullptr;
+}
+
+// Of a key, or of a call that has the key: found without a copy.
 struct CallHash {
-  template <class Operands>
-  static size_t hash(const void* operation, const char* name, absl::Span<const int64_t> attributes,
-                     const Operands& operands, const Layout* out) {
-    size_t result = absl::HashOf(operation, absl::string_view(name), attributes);
-    for (const auto& operand : operands) {
+  template <class Call>
+  size_t operator()(const Call& call) const {
+    size_t result = absl::HashOf(operation_of(call), call.attributes);
+    for (const auto& operand : call.operands) {
       result = absl::HashOf(result, layout_of(operand), shape_of(operand), dtype_of(operand));
     }
+    const Layout* const out = out_of(call);
     return out == nullptr ? result : absl::HashOf(result, *out);
-  }
-  static const Layout& layout_of(const OperandKey& key) { return key.layout; }
-  static const Layout& layout_of(const DTensor& tensor) { return tensor.layout(); }
-  static const Shape& shape_of(const OperandKey& key) { return key.shape; }
-  static const Shape& shape_of(const DTensor& tensor) { return tensor.shape(); }
-  static DType dtype_of(const OperandKey& key) { return key.dtype; }
-  static DType dtype_of(const DTensor& tensor) { return tensor.dtype(); }
-
-  size_t operator()(const CallKey& key) const {
-    return hash(key.operation, key.name, key.attributes, key.operands,
-                key.out.has_value() ? &*key.out : nullptr);
-  }
-  size_t operator()(const Asked& asked) const {
-    const OpCall& call = asked.call;
-    return hash(asked.operation, call.name, call.attributes, call.operands,
-                call.out.layout.has_value() ? &**call.out.layout : nullptr);
   }
 };
 struct SameCall {
-  template <class Operands>
-  static bool same(const CallKey& key, const char* name, absl::Span<const int64_t> attributes,
-                   const Operands& operands, const Layout* out) {
-    if (absl::string_view(key.name) != name || absl::MakeConstSpan(key.attributes) != attributes ||
-        key.operands.size() != operands.size() || key.out.has_value() != (out != nullptr) ||
+  template <class Call>
+  bool operator()(const CallKey& key, const Call& call) const {
+    const Layout* const out = out_of(call);
+    if (key.operation != operation_of(call) || key.operands.size() != call.operands.size() ||
+        !(key.attributes == call.attributes) || key.out.has_value() != (out != nullptr) ||
         (out != nullptr && *key.out != *out)) {
       return false;
     }
-    for (size_t i = 0; i < operands.size(); ++i) {
+    for (size_t i = 0; i < key.operands.size(); ++i) {
       const OperandKey& own = key.operands[i];
-      if (own.dtype != CallHash::dtype_of(operands[i]) ||
-          own.shape != CallHash::shape_of(operands[i]) ||
-          own.layout != CallHash::layout_of(operands[i])) {
+      const auto& operand = call.operands[i];
+      if (own.dtype != dtype_of(operand) || own.shape != shape_of(operand) ||
+          own.layout != layout_of(operand)) {
         return false;
       }
     }
     return true;
   }
-  bool operator()(const CallKey& key, const Asked& asked) const {
-    const OpCall& call = asked.call;
-    return key.operation == asked.operation &&
-           same(key, call.name, call.attributes, call.operands,
-                call.out.layout.has_value() ? &**call.out.layout : nullptr);
-  }
-  bool operator()(const CallKey& key, const CallKey& other) const {
-    return key.operation == other.operation &&
-           same(key, other.name, other.attributes, other.operands,
-                other.out.has_value() ? &*other.out : nullptr);
-  }
 };
 
 constexpr int64_t kMostDecisions = 10'000;
 using DecisionCache = BoundedCache<CallKey, Decision, CallHash, SameCall>;
-DecisionCache& decisions_of(const DTensor& tensor) {
+DecisionCache& decision_cache_of(const DTensor& tensor) {
   return *static_cast<DecisionCache*>(internal::op_state_of(
       tensor, [] { return std::make_shared<DecisionCache>(kMostDecisions); }));
 }
@@ -129,13 +111,8 @@ Layout without_runtime(const Layout& layout) {
   return *layout.with_mesh(internal::with_runtime(layout.mesh(), nullptr));
 }
 
-CallKey key_of(const Asked& asked) {
-  const OpCall& call = asked.call;
-  CallKey key = {asked.operation,
-                 call.name,
-                 {call.attributes.begin(), call.attributes.end()},
-                 {},
-                 std::nullopt};
+CallKey key_of(const OpCall& call) {
+  CallKey key = {&call.operation, call.attributes, {}, std::nullopt};
   for (const DTensor& operand : call.operands) {
     key.operands.push_back({without_runtime(operand.layout()), operand.shape(), operand.dtype()});
   }
@@ -153,17 +130,17 @@ Status check_meshes(const OpCall& call) {
         internal::facts_of(call.operands[i]).runtime_number == first.runtime_number) {
       continue;
     }
-    return refusal(call.name, "operand 0 is on ", mesh.to_string(), ", operand ", i, " on ",
-                   other.to_string(), other == mesh ? " of another client" : "",
+    return refusal(call.operation.name, "operand 0 is on ", mesh.to_string(), ", operand ", i,
+                   " on ", other.to_string(), other == mesh ? " of another client" : "",
                    "; relayout() one of them to the other's mesh");
   }
   if (call.out.layout.has_value() && (*call.out.layout)->mesh() != mesh) {
-    return refusal(call.name, "the operands are on ", mesh.to_string(), ", and out ",
+    return refusal(call.operation.name, "the operands are on ", mesh.to_string(), ", and out ",
                    (*call.out.layout)->to_string(), " on ", (*call.out.layout)->mesh().to_string());
   }
-  if (call.needs_host && !first.uses_host_memory) {
+  if (call.operation.needs_host && !first.uses_host_memory) {
     return absl::UnimplementedError(
-        absl::StrCat(call.name,
+        absl::StrCat(call.operation.name,
                      ": its function is called by threads of the host, which do not reach memory "
                      "of a GPU; use local_map() with a kernel, or devices of kCpu"));
   }
@@ -198,8 +175,9 @@ StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
   std::optional<Layout> out;
   if (call.out.layout.has_value()) out = without_runtime(**call.out.layout);
   const PlanOptions options = internal::plan_options_of(call.operands[0]);
-  TESSERA_ASSIGN_OR_RETURN(LayoutDecision decided, decide_layouts(call.name, plan, operands, out,
-                                                                  options, call.attributes));
+  TESSERA_ASSIGN_OR_RETURN(LayoutDecision decided,
+                           decide_layouts(call.operation.name, plan, operands, out, options,
+                                          call.attributes.to_string()));
   const Assignment& assignment = decided.assignment;
   Decision decision;
   std::vector<internal::DeviceInput> inputs;
@@ -217,54 +195,65 @@ StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
         return kernel({engine != nullptr ? *engine : host_engine, row.in, in, row.out, to,
                        is_first_term(layout, row.position)});
       },
-      std::move(decided.explanation));
+      std::move(decided.explanation), call.operation.calls_user);
   if (out.has_value() && *out != assignment.result) decision.out = out;
   return decision;
 }
 
-}  // namespace
-
-DTensor refuse(const OpCall& call, Status error) {
+DTensor refused(const OpCall& call, Status error) {
   const DTensor& first = call.operands[0];
   return internal::failed_tensor(first.dtype(), first.shape(), first.layout(), std::move(error));
 }
 
-DTensor run_operation(const OpCall& call, const void* operation,
-                      absl::FunctionRef<StatusOr<OpPlan>()> plan) {
-  Status status = check_call(call);
-  if (!status.ok()) return refuse(call, std::move(status));
-  DecisionCache& decisions = decisions_of(call.operands[0]);
-  const Asked asked = {call, operation};
-  std::shared_ptr<const Decision> decision = call.is_cached ? decisions.find(asked) : nullptr;
-  if (decision == nullptr) {
-    StatusOr<OpPlan> planned = plan();
-    if (!planned.ok()) return refuse(call, planned.status());
-    StatusOr<Decision> made = decide(call, *std::move(planned));
-    if (!made.ok()) return refuse(call, made.status());
-    decision = std::make_shared<const Decision>(*std::move(made));
-    if (call.is_cached) decision = decisions.insert(key_of(asked), decision, 1);
+// The decision about the call, made once for equal calls.
+StatusOr<std::shared_ptr<const Decision>> find_or_decide(const OpCall& call) {
+  DecisionCache& decisions = decision_cache_of(call.operands[0]);
+  const bool is_cached = call.attributes.are_comparable();
+  if (is_cached) {
+    if (std::shared_ptr<const Decision> known = decisions.find(call)) return known;
   }
+  TESSERA_ASSIGN_OR_RETURN(OpPlan plan,
+                           call.operation.plan(types_of(call.operands), call.attributes));
+  TESSERA_ASSIGN_OR_RETURN(Decision made, decide(call, std::move(plan)));
+  auto decision = std::make_shared<const Decision>(std::move(made));
+  if (!is_cached) return decision;
+  return decisions.insert(key_of(call), std::move(decision), 1);
+}
+
+// Moves the operands, and has every device compute.
+DTensor run_decided(const OpCall& call, const Decision& decision) {
   const Mesh& mesh = call.operands[0].layout().mesh();
   absl::InlinedVector<DTensor, 3> inputs;
   for (size_t i = 0; i < call.operands.size(); ++i) {
-    const std::optional<Layout>& move = decision->moves[i];
-    inputs.push_back(move.has_value() ? relayout(call.operands[i], move->with_mesh(mesh))
+    const std::optional<Layout>& move = decision.moves[i];
+    // Tapes record the operation, and not how its operands are moved.
+    inputs.push_back(move.has_value() ? relayout(internal::with_trace(call.operands[i], nullptr),
+                                                 move->with_mesh(mesh))
                                       : call.operands[i]);
   }
-  DTensor result = internal::run_on_devices(call.name, decision->program, inputs);
-  if (!decision->out.has_value()) return result;
-  return internal::explained_as(relayout(std::move(result), *call.out.layout), *decision->program);
+  DTensor result = internal::run_on_devices(call.operation.name, decision.program, inputs);
+  if (!decision.out.has_value()) return result;
+  return internal::explained_as(relayout(std::move(result), *call.out.layout), *decision.program);
 }
 
-int64_t attribute_of(double value) {
-  int64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
+}  // namespace
 
-StatusOr<int> checked_dim(const char* name, int64_t dim, int64_t rank) {
-  if (dim >= -rank && dim < rank) return static_cast<int>(dim < 0 ? dim + rank : dim);
-  return refusal(name, "dim ", dim, " is out of range for a tensor of rank ", rank);
+Results refuse(const OpCall& call, Status error) { return {refused(call, std::move(error))}; }
+
+Results apply(const Operation& operation, absl::Span<const DTensor> operands,
+              Attributes::Values values, const Out& out) {
+  const Attributes attributes(operation.attributes, std::move(values));
+  const OpCall call = {operation, operands, attributes, out};
+  Status status = check_call(call);
+  if (!status.ok()) return refuse(call, std::move(status));
+  if (operation.parts != nullptr) {
+    Results results = operation.parts(call);
+    if (!results.empty()) return results;
+  }
+  TESSERA_CHECK(operation.plan != nullptr, "an operation without a plan is made of parts");
+  const StatusOr<std::shared_ptr<const Decision>> decision = find_or_decide(call);
+  if (!decision.ok()) return refuse(call, decision.status());
+  return {record(operation, operands, attributes, run_decided(call, **decision))};
 }
 
 }  // namespace tessera::ops
