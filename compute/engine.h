@@ -20,7 +20,6 @@
 #ifndef TESSERA_COMPUTE_ENGINE_H_
 #define TESSERA_COMPUTE_ENGINE_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -33,6 +32,7 @@
 #include "compute/contraction.h"
 #include "compute/optimizer_math.h"
 #include "compute/pointwise_ops.h"
+#include "compute/random_spec.h"
 #include "compute/strided.h"
 
 namespace tessera {
@@ -114,29 +114,6 @@ struct RowCall {
   int64_t count;
   int64_t size;
   double epsilon = 0;
-};
-
-using PhiloxKey = std::array<uint32_t, 2>;
-
-// What to draw. Only the numbers that the kind names are used.
-enum class RandomKind : uint8_t {
-  kBits,             // of integers and bool
-  kUniform,          // of floats, in [a, b)
-  kNormal,           // of floats, mean a and standard deviation b
-  kTruncatedNormal,  // the same, between low and high standard deviations from the mean
-  kBernoulli,        // of bool, true with probability a
-  kInteger,          // of integers, in [least, least + range); range 0 stands for 2^64
-  kPermutation,      // of i64, of 0 to range - 1
-};
-struct RandomSpec {
-  RandomKind kind = RandomKind::kBits;
-  PhiloxKey key = {};
-  double a = 0;
-  double b = 1;
-  double low = -2;
-  double high = 2;
-  int64_t least = 0;
-  uint64_t range = 0;
 };
 
 // The arrays of a step of an optimizer: the value, and what the rule remembers. Old and new ones

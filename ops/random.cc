@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "compute/cpu/host_engine.h"
+#include "compute/cpu/philox.h"
 #include "compute/cpu/pointwise.h"
 #include "compute/engine.h"
 #include "compute/random_math.h"

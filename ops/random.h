@@ -13,7 +13,7 @@
 // is; where T has no number in the range it is the nearest. InvalidArgument where T does not hold
 // the numbers that may be drawn, as in normal<Eigen::half>(key, shape, layout, 0, 20000).
 //
-// Philox4x32-10 (compute/cpu/philox.h). Errors are in the tensor, as in full(): InvalidArgument for
+// Philox4x32-10 of Random123. Errors are in the tensor, as in full(): InvalidArgument for
 // parameters out of range, naming them. JAX: jax.random. TF: tf.random.stateless_*.
 #ifndef TESSERA_OPS_RANDOM_H_
 #define TESSERA_OPS_RANDOM_H_
@@ -25,7 +25,7 @@
 #include "absl/numeric/int128.h"
 #include "base/dtype.h"
 #include "base/shape.h"
-#include "compute/cpu/philox.h"
+#include "compute/random_spec.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
 
