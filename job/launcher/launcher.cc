@@ -426,11 +426,15 @@ void Job::take_exit(RunningClient& client) {
 }
 
 // A client that is being ended while another one's exit is seen began to end before that exit, or
-// at the same moment: the kernel tells its peers of its death before it has freed its memory.
+// at the same moment: the kernel tells its peers of its death before it has freed its memory. So
+// did a client whose SIGKILL is known by now, but came later in the list of exits.
 void Job::note_ending(absl::Time now) {
   for (auto& client : clients_) {
     if (client->has_exited || client->was_stopped || client->end.ending_since.has_value()) continue;
-    if (!client->process.is_ending() || client->process.poll_exit().has_value()) continue;
+    const std::optional<ExitStatus> exit = client->process.poll_exit();
+    const bool was_ending =
+        exit.has_value() ? exit->signal == SIGKILL : client->process.is_ending();
+    if (!was_ending) continue;
     client->end.ending_since = now;
   }
 }
