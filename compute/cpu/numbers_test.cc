@@ -24,9 +24,6 @@ namespace tessera::kernels {
 namespace {
 
 template <class T>
-constexpr bool kIsHalf = std::is_same_v<T, Eigen::half> || std::is_same_v<T, Eigen::bfloat16>;
-
-template <class T>
 const std::byte* bytes_of(const std::vector<T>& values) {
   return reinterpret_cast<const std::byte*>(values.data());
 }
