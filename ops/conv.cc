@@ -302,8 +302,15 @@ DTensor apply_like(const GradientCall& call, const Operation& operation,
 Gradients conv2d_gradient(const GradientCall& call) {
   const DTensor& x = call.operands[0];
   const DTensor& filter = call.operands[1];
-  return {apply_like(call, kConv2dByX, {call.cotangent, filter}, &x.shape()),
-          apply_like(call, kConv2dByFilter, {x, call.cotangent}, &filter.shape())};
+  // An image that nothing watches, as of a first layer, needs no gradient.
+  Gradients found(2);
+  if (call.needed[0]) {
+    found[0] = apply_like(call, kConv2dByX, {call.cotangent, filter}, &x.shape());
+  }
+  if (call.needed[1]) {
+    found[1] = apply_like(call, kConv2dByFilter, {x, call.cotangent}, &filter.shape());
+  }
+  return found;
 }
 
 Gradients conv2d_by_x_gradient(const GradientCall& call) {

@@ -115,8 +115,11 @@ StatusOr<OpPlan> plan_scatter_add(Operands operands, const Attributes& attribute
 }
 
 Gradients scatter_add_gradient(const GradientCall& call) {
-  return {call.cotangent, std::nullopt,
-          take(call.cotangent, call.operands[1], call.attributes.integer("dim"))};
+  Gradients found = {call.cotangent, std::nullopt, std::nullopt};
+  if (call.needed[2]) {
+    found[2] = take(call.cotangent, call.operands[1], call.attributes.integer("dim"));
+  }
+  return found;
 }
 
 constexpr AttributeSpec kDepth[] = {{"depth", AttributeKind::kInt, "8"}};

@@ -228,10 +228,10 @@ Gradients concat_gradient(const GradientCall& call) {
   const int64_t along = dim < 0 ? dim + rank_of(call.result) : dim;
   std::vector<int64_t> starts(rank_of(call.result), 0);
   std::vector<int64_t> limits = call.result.shape();
-  Gradients gradients;
-  for (const DTensor& part : call.operands) {
-    limits[along] = starts[along] + part.shape()[along];
-    gradients.emplace_back(slice(call.cotangent, starts, limits));
+  Gradients gradients(call.operands.size());
+  for (size_t k = 0; k < gradients.size(); ++k) {
+    limits[along] = starts[along] + call.operands[k].shape()[along];
+    if (call.needed[k]) gradients[k] = slice(call.cotangent, starts, limits);
     starts[along] = limits[along];
   }
   return gradients;

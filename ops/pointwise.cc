@@ -236,8 +236,14 @@ StatusOr<OpPlan> plan_select(Operands operands, const Attributes&) {
 Gradients select_gradient(const GradientCall& call) {
   const DTensor none = mul_or_zero(call.cotangent, 0);
   const DTensor& chosen = call.operands[0];
-  return {std::nullopt, sum_to(select(chosen, call.cotangent, none), call.operands[1].shape()),
-          sum_to(select(chosen, none, call.cotangent), call.operands[2].shape())};
+  Gradients found(3);
+  if (call.needed[1]) {
+    found[1] = sum_to(select(chosen, call.cotangent, none), call.operands[1].shape());
+  }
+  if (call.needed[2]) {
+    found[2] = sum_to(select(chosen, none, call.cotangent), call.operands[2].shape());
+  }
+  return found;
 }
 
 constexpr AttributeSpec kClipAttributes[] = {{"low", AttributeKind::kScalar, "0"},
