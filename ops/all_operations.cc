@@ -30,15 +30,10 @@ Status check_number(const Operation& operation, size_t count) {
 SampleOperand read_sample(absl::string_view text) {
   text = absl::StripAsciiWhitespace(text);
   const size_t space = text.find(' ');
-  const absl::string_view name = text.substr(0, space);
-  for (int i = 0; i < kNumDTypes; ++i) {
-    const auto dtype = static_cast<DType>(i);
-    if (dtype_name(dtype) != name) continue;
-    StatusOr<Shape> shape = read_list(text.substr(space));
-    TESSERA_CHECK(shape.ok(), "a sample has a shape");
-    return {dtype, *std::move(shape)};
-  }
-  TESSERA_CHECK(false, "a sample begins with a dtype");
+  const StatusOr<DType> dtype = read_dtype(text.substr(0, space));
+  StatusOr<Shape> shape = read_list(text.substr(space));
+  TESSERA_CHECK(dtype.ok() && shape.ok(), "a sample is a dtype and a shape");
+  return {*dtype, *std::move(shape)};
 }
 
 }  // namespace

@@ -54,13 +54,10 @@ StatusOr<Attribute> read_integers(const AttributeSpec& spec, absl::string_view t
                                                  numbers->size(), " numbers, not ", spec.count));
 }
 
-StatusOr<Attribute> read_dtype(const AttributeSpec& spec, absl::string_view text) {
-  std::vector<std::string> names;
-  for (int i = 0; i < kNumDTypes; ++i) {
-    names.emplace_back(dtype_name(static_cast<DType>(i)));
-    if (names.back() == text) return Attribute(static_cast<DType>(i));
-  }
-  return wrong(spec, text, absl::StrCat("none of ", quoted_list(names)));
+StatusOr<Attribute> read_dtype_of(const AttributeSpec& spec, absl::string_view text) {
+  const StatusOr<DType> dtype = read_dtype(text);
+  if (dtype.ok()) return Attribute(*dtype);
+  return wrong(spec, text, dtype.status().message());
 }
 
 StatusOr<Attribute> read_value(const AttributeSpec& spec, absl::string_view text) {
@@ -78,7 +75,7 @@ StatusOr<Attribute> read_value(const AttributeSpec& spec, absl::string_view text
       if (text == "false") return Attribute(false);
       return wrong(spec, text, "neither true nor false");
     case AttributeKind::kDType:
-      return read_dtype(spec, text);
+      return read_dtype_of(spec, text);
     case AttributeKind::kInts:
       return read_integers(spec, text);
     case AttributeKind::kScalar:
@@ -233,6 +230,15 @@ StatusOr<Attributes> read_attributes(const char* operation, absl::Span<const Att
 
 std::string list_text(absl::Span<const int64_t> list) {
   return absl::StrCat("[", absl::StrJoin(list, ", "), "]");
+}
+
+StatusOr<DType> read_dtype(absl::string_view text) {
+  std::vector<std::string> names;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    names.emplace_back(dtype_name(static_cast<DType>(i)));
+    if (names.back() == text) return static_cast<DType>(i);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("none of ", quoted_list(names)));
 }
 
 StatusOr<std::vector<int64_t>> read_list(absl::string_view text) {

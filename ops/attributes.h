@@ -8,6 +8,9 @@
 //   attributes.integer("k")
 //
 // As text, "k=2; dim=[0, 1]; keep_dims", they come from command lines and tables of facts.
+//
+// Values: no function changes what another thread may read. A name or a kind that the specs do not
+// have is a mistake in an operation, and ends the process.
 #ifndef TESSERA_OPS_ATTRIBUTES_H_
 #define TESSERA_OPS_ATTRIBUTES_H_
 
@@ -150,7 +153,10 @@ StatusOr<Attributes> read_attributes(const char* operation, absl::Span<const Att
 
 // "[1, 2]".
 std::string list_text(absl::Span<const int64_t> list);
-// The numbers of nested lists, one after the other; nothing where one is no whole number.
+// "bf16". InvalidArgument "none of "bool", "i8", ...".
+StatusOr<DType> read_dtype(absl::string_view text);
+// "[[1, 2], [3, 4]]": the numbers of nested lists, one after the other. InvalidArgument where one
+// is not a whole number.
 StatusOr<std::vector<int64_t>> read_list(absl::string_view text);
 
 }  // namespace tessera::ops
