@@ -66,7 +66,7 @@ const Layout* out_of(const OpCall& call) {
   return call.out.layout.has_value() ? &**call.out.layout : nullptr;
 }
 
-// Of a key, or of a call that has the key: found without a copy.
+// Takes a key, or a call that has the key: the cache finds it without a copy.
 struct CallHash {
   template <class Call>
   size_t operator()(const Call& call) const {

@@ -14,6 +14,9 @@
 //      with the name of the operation;
 //   2. an operand with an error gives a result with the first error, and nothing is sent;
 //   3. operands keep their values and layouts.
+//
+// Any thread may call these functions; the clients of a mesh make the same calls in the same order.
+// Nothing waits for a device.
 #ifndef TESSERA_OPS_APPLY_H_
 #define TESSERA_OPS_APPLY_H_
 

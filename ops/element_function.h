@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ElementFunction: a function of elements with its types removed, for elementwise(). Internal.
+//
+// The functions of this header call the user's function, on the threads of the devices and several
+// at once; they change nothing else than the result.
 #ifndef TESSERA_OPS_ELEMENT_FUNCTION_H_
 #define TESSERA_OPS_ELEMENT_FUNCTION_H_
 
@@ -52,7 +55,8 @@ DTensor run_elementwise(ElementFunction function, absl::Span<const DTensor> tens
 template <class T>
 inline constexpr char kTypeTag = 0;
 
-// Of a function, its type and the types that it is called with.
+// `Types`: the function, its result and its parameters. Empty for a function that cannot be
+// compared.
 template <class Types, class Fn>
 std::vector<int64_t> identity_of(const Fn& fn) {
   if constexpr (!std::is_trivially_copyable_v<Fn>) {

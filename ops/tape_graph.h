@@ -9,9 +9,14 @@
 // Invariants:
 //   1. nothing points from the node of an older tape to one of a younger tape, or from an operand's
 //      node to a result's: there are no cycles;
-//   2. an application holds its result without the trace of its own tape;
+//   2. an application holds its result without a trace, and the result's nodes of older tapes
+//      beside it;
 //   3. when a tape ends it empties its nodes: tensors that outlive it, as a sum of the losses of
 //      all steps does, then hold empty nodes, and no step.
+//
+// Several threads may record and drop tensors of one tape while it ends. The mutex of its
+// TapeRecord guards the list of nodes, and their applications. gradient(), which one thread at a
+// time calls, writes a node's error; the other members of a node do not change.
 //
 // Internal to ops/.
 #ifndef TESSERA_OPS_TAPE_GRAPH_H_

@@ -30,7 +30,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Of the operations that users call.
+// The operations that users call.
 class EveryOperationTest : public ::testing::TestWithParam<const Operation*> {
  protected:
   const Operation& operation() const { return *GetParam(); }
