@@ -149,8 +149,8 @@ StatusOr<OpPlan> plan_softmax(Operands x, const Attributes& attributes) {
   const int64_t dim = attributes.integer("dim");
   TESSERA_RETURN_IF_ERROR(check_softmax(kName, x[0], dim));
   if (is_last(dim, x[0])) return plan_rows<kKind>(x, attributes);
-  return refusal(kName, "along dim ", dim, ", which is not the last, made of other operations, ",
-                 "each with a rule of its own; ask for one of them");
+  return refusal(kName, "dim ", dim, " is not the last; along it ", kName,
+                 " is made of other operations, each with a rule of its own; ask for one of them");
 }
 
 StatusOr<OpPlan> plan_layer_norm(Operands operands, const Attributes& attributes) {

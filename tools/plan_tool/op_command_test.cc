@@ -169,6 +169,8 @@ const RefusedCase kRefused[] = {
     // Refusals of plan_operation().
     {"matmull [batch]", "8", "", "--op: operation \"matmull\" is unknown; did you mean \"matmul\""},
     {"var [batch]", "8", "", "var: made of mean, sub, square and mean, each with a rule"},
+    {"softmax [batch, -]", "8,6", "dim=0",
+     "softmax: dim 0 is not the last; along it softmax is made of other operations, each with"},
     {"matmul [batch, -]", "8,8", "", "matmul: takes 2 operands, not 1"},
     {"neg [batch] [batch]", "8; 8", "", "neg: takes 1 operand, not 2"},
     {"add [-] [-] [-]", "8; 8; 8", "", "add: takes 1 or 2 operands, not 3"},
