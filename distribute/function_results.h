@@ -6,7 +6,6 @@
 #define TESSERA_DISTRIBUTE_FUNCTION_RESULTS_H_
 
 #include <cstddef>
-#include <functional>
 #include <iterator>
 #include <type_traits>
 #include <utility>
@@ -17,11 +16,7 @@
 #include "distribute/values.h"
 #include "dtensor/dtensor.h"
 
-namespace tessera::distribute {
-
-class Strategy;
-
-namespace internal {
+namespace tessera::distribute::internal {
 
 // An error, or values; on an error there may be values that carry it.
 template <class Value>
@@ -38,8 +33,6 @@ using ReplicaResult = FunctionResult<DTensor>;
 using RunResult = FunctionResult<PerReplica>;
 // Of the function of merge_call(): each value is for all replicas.
 using MergeResult = FunctionResult<DistributedValues>;
-using MergeFunction =
-    std::function<MergeResult(const Strategy& strategy, absl::Span<const PerReplica> args)>;
 
 // What a function returns: a Status, one value or a list; or a StatusOr of a value or a list.
 template <class Result>
@@ -91,7 +84,6 @@ auto call_with(Fn& fn, First& first, [[maybe_unused]] absl::Span<const Value> re
   return fn(first, rest[index]...);
 }
 
-}  // namespace internal
-}  // namespace tessera::distribute
+}  // namespace tessera::distribute::internal
 
 #endif  // TESSERA_DISTRIBUTE_FUNCTION_RESULTS_H_

@@ -206,15 +206,14 @@ DTensor ReplicaContext::all_gather(const DTensor& x, int dim, const Communicatio
   return Caller{run_, index_}.all_gather(x, dim, options);
 }
 
-ReplicaResult ReplicaContext::merge_raw(const internal::MergeFunction& fn,
-                                        std::vector<DTensor> args) {
+ReplicaResult ReplicaContext::merge_raw(MergeFunction fn, std::vector<DTensor> args) {
   const std::shared_ptr<StrategyState>& state = run_->strategy();
   const auto merge = [&](const Rows& rows, absl::Span<const Call>) -> StatusOr<Rows> {
     std::vector<PerReplica> merged;
     for (size_t k = 0; k < rows[0].size(); ++k) {
       merged.push_back(ValueAccess::make(state, internal::column(rows, k)));
     }
-    const internal::MergeResult result = fn(strategy_, merged);
+    const internal::MergeResult result = fn(merged);
     TESSERA_RETURN_IF_ERROR(result.status);
     return state->rows_of(result.values);
   };

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "base/reduce_op.h"
 #include "distribute/function_results.h"
@@ -71,14 +72,13 @@ class ReplicaContext {
   // std::vector<DTensor> or a Status.
   template <class Fn, class... Args>
   auto merge_call(Fn fn, const Args&... args) {
-    const auto call = [&fn](const Strategy& strategy, absl::Span<const PerReplica> merged) {
-      return internal::call_with(fn, strategy, merged, std::index_sequence_for<Args...>());
+    const auto call = [&](absl::Span<const PerReplica> merged) {
+      return internal::call_with(fn, strategy_, merged, std::index_sequence_for<Args...>());
     };
-    using Result =
-        std::invoke_result_t<decltype(call), const Strategy&, absl::Span<const PerReplica>>;
+    using Result = std::invoke_result_t<decltype(call), absl::Span<const PerReplica>>;
     return internal::as_returned<Result>(merge_raw(
-        [&call](const Strategy& strategy, absl::Span<const PerReplica> merged) {
-          return internal::to_result<DistributedValues>(call(strategy, merged));
+        [&call](absl::Span<const PerReplica> merged) {
+          return internal::to_result<DistributedValues>(call(merged));
         },
         {args...}));
   }
@@ -86,11 +86,12 @@ class ReplicaContext {
  private:
   friend class DistributedVariable;
   friend class Strategy;
+  using MergeFunction = absl::FunctionRef<internal::MergeResult(absl::Span<const PerReplica> args)>;
   ReplicaContext(const Strategy& strategy, int id, Mesh mesh,
                  std::shared_ptr<internal::ReplicaRun> run, int index);
 
   // On an error all tensors carry it; there are as many as arguments, at least one.
-  internal::ReplicaResult merge_raw(const internal::MergeFunction& fn, std::vector<DTensor> args);
+  internal::ReplicaResult merge_raw(MergeFunction fn, std::vector<DTensor> args);
 
   const Strategy& strategy_;
   const int id_;
