@@ -35,9 +35,13 @@ using internal::Rows;
 using internal::StrategyState;
 using internal::ValueAccess;
 
-ReplicaContext::ReplicaContext(const Strategy& strategy, int id, Mesh mesh,
-                               std::shared_ptr<internal::ReplicaRun> run, int index)
-    : strategy_(strategy), id_(id), mesh_(std::move(mesh)), run_(std::move(run)), index_(index) {}
+ReplicaContext::ReplicaContext(const Strategy& strategy, std::shared_ptr<internal::ReplicaRun> run,
+                               int index)
+    : strategy_(strategy),
+      id_(run->strategy()->local_replicas()[index]),
+      mesh_(run->strategy()->mesh_of(id_)),
+      run_(std::move(run)),
+      index_(index) {}
 
 int ReplicaContext::num_replicas_in_sync() const { return run_->strategy()->num_replicas(); }
 

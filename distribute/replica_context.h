@@ -87,8 +87,8 @@ class ReplicaContext {
   friend class DistributedVariable;
   friend class Strategy;
   using MergeFunction = absl::FunctionRef<internal::MergeResult(absl::Span<const PerReplica> args)>;
-  ReplicaContext(const Strategy& strategy, int id, Mesh mesh,
-                 std::shared_ptr<internal::ReplicaRun> run, int index);
+  // `index`: of the replica, among the local replicas.
+  ReplicaContext(const Strategy& strategy, std::shared_ptr<internal::ReplicaRun> run, int index);
 
   // On an error all tensors carry it; there are as many as arguments, at least one.
   internal::ReplicaResult merge_raw(MergeFunction fn, std::vector<DTensor> args);
@@ -97,7 +97,7 @@ class ReplicaContext {
   const int id_;
   const Mesh mesh_;
   const std::shared_ptr<internal::ReplicaRun> run_;
-  const int index_;  // of the local replicas
+  const int index_;
 };
 
 }  // namespace tessera::distribute

@@ -114,8 +114,7 @@ RunResult Strategy::run_raw(const RunOptions& options, RawFunction fn,
   const auto run = std::make_shared<ReplicaRun>(state_, *communication);
   const Strategy strategy = *this;  // of the contexts, whatever the functions do with this one
   return run->run([&](int index) {
-    const int id = strategy.local_replicas()[index];
-    ReplicaContext context(strategy, id, run->strategy()->mesh_of(id), run, index);
+    ReplicaContext context(strategy, run, index);
     return fn(context, (*rows)[index]);
   });
 }
