@@ -44,11 +44,9 @@ void ReplicaRun::run_replica(int index, Function fn) {
   std::unique_lock<std::mutex> lock(mutex_);
   Replica& replica = replicas_[index];
   replica.place = Place::kReturned;
-  // An error that the run has given to the function is not one of the function's.
-  replica.call = {.text = std::string(kReturned), .error = result.status};
-  for (const DTensor& tensor : result.values) {
-    replica.call.tensors.push_back({tensor.dtype(), tensor.shape(), tensor.layout().to_string()});
-  }
+  replica.call = call_of(std::string(kReturned), result.values, {});
+  // Only the status counts: errors of the tensors may come from the run itself.
+  replica.call.error = result.status;
   replica.result = std::move(result);
   hand_over(lock);
 }
@@ -71,13 +69,13 @@ StatusOr<Rows> ReplicaRun::settle_calls(const Terms& terms, const Action* action
   std::vector<Call> local;
   for (const Replica& replica : replicas_) local.push_back(replica.call);
   TESSERA_ASSIGN_OR_RETURN(
-      const std::vector<Call> calls,
+      std::vector<Call> calls,
       strategy_->exchange().agree(std::move(local), terms.freedom, terms.options));
   if (action == nullptr) return Rows();
-  settled_ = std::make_shared<const std::vector<Call>>(calls);
+  settled_ = std::make_shared<const std::vector<Call>>(std::move(calls));
   Rows args;
   for (const Replica& replica : replicas_) args.push_back(replica.args);
-  return (*action)(args, calls);
+  return (*action)(args, *settled_);
 }
 
 void ReplicaRun::settle(std::unique_lock<std::mutex>& lock) {
