@@ -212,11 +212,10 @@ struct Pieces {
 };
 StatusOr<Pieces> pieces_of(const StrategyState& state, const char* name,
                            const DistributedValues& value, int dim) {
-  TESSERA_ASSIGN_OR_RETURN(const CommunicationOptions options, state.options_of({}));
   TESSERA_ASSIGN_OR_RETURN(Rows rows, state.rows_of({value}));
   TESSERA_ASSIGN_OR_RETURN(std::vector<Call> calls,
                            state.exchange().agree(absl::StrCat(name, "(dim ", dim, ")"), rows,
-                                                  {.dims = {dim}}, options));
+                                                  {.dims = {dim}}, state.options().communication));
   return Pieces{std::move(rows), std::move(calls)};
 }
 
