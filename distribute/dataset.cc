@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <string>
 
@@ -192,18 +193,13 @@ Status check_shares(const StrategyState& strategy, const input::Dataset& dataset
                      "cuts batches by element");
     }
   }
-  auto client = strategy.replicas_of_client().begin();
-  for (const int64_t share : shares) {
-    if (share > 0) {
-      ++client;
-      continue;
-    }
-    return refused(kDataset, internal::policy_name(policy), " cuts batches of ",
-                   DatasetAccess::rep(dataset).batching->size, " over ", strategy.num_replicas(),
-                   " replicas, which leaves none for client ", client->first, "; give batches of ",
-                   strategy.num_replicas(), " or more");
-  }
-  return absl::OkStatus();
+  const auto none = std::find(shares.begin(), shares.end(), 0);
+  if (none == shares.end()) return absl::OkStatus();
+  const auto client = std::next(strategy.replicas_of_client().begin(), none - shares.begin());
+  return refused(kDataset, internal::policy_name(policy), " cuts batches of ",
+                 DatasetAccess::rep(dataset).batching->size, " over ", strategy.num_replicas(),
+                 " replicas, which leaves none for client ", client->first, "; give batches of ",
+                 strategy.num_replicas(), " or more");
 }
 
 // How many elements of a batch each pipeline reads.
@@ -330,7 +326,6 @@ StatusOr<std::shared_ptr<const internal::DatasetRep>> read_by_pipelines(
     std::iota(indices.begin(), indices.end(), static_cast<int>(first - local.begin()));
     set.local.push_back({id, *std::move(dataset), std::move(indices)});
   }
-  if (!made.ok()) set.local.clear();
   TESSERA_RETURN_IF_ERROR(complete(text, made, &set));
   return std::make_shared<const internal::DatasetRep>(internal::DatasetRep{
       strategy, std::nullopt, std::make_shared<const PipelineSet>(std::move(set))});
