@@ -431,11 +431,11 @@ void Job::take_exit(RunningClient& client) {
 void Job::note_ending(absl::Time now) {
   for (auto& client : clients_) {
     if (client->has_exited || client->was_stopped || client->end.ending_since.has_value()) continue;
+    // Before poll_exit(): a client that exits with a code between the two calls is not ending here.
+    const bool is_ending = client->process.is_ending();
     const std::optional<ExitStatus> exit = client->process.poll_exit();
-    const bool was_ending =
-        exit.has_value() ? exit->signal == SIGKILL : client->process.is_ending();
-    if (!was_ending) continue;
-    client->end.ending_since = now;
+    const bool was_ending = exit.has_value() ? exit->signal == SIGKILL : is_ending;
+    if (was_ending) client->end.ending_since = now;
   }
 }
 
