@@ -3,8 +3,8 @@
 // Call: a replica's description of a call that all replicas make together, and whether these agree.
 // Pure; internal to distribute/.
 //
-// Every client decides on the calls of all replicas, so that all get the same Status. Where
-// replicas are of several clients, calls travel as texts (encode_call()).
+// Every client decides on the calls of all replicas, so that all get the same Status. Between
+// clients, calls travel as texts (encode_call()).
 #ifndef TESSERA_DISTRIBUTE_CALL_H_
 #define TESSERA_DISTRIBUTE_CALL_H_
 
@@ -46,14 +46,14 @@ std::string call_text(absl::string_view name, ReduceOp op);
 
 // The differences that are allowed between calls of replicas.
 struct Freedom {
-  // Tensors may differ in everything but their number.
-  bool any_tensor = false;
+  bool any_tensor = false;  // tensors may differ in everything but their number
   bool any_value = false;
-  // Their sizes along these dims. A negative dim counts from the end.
+  // Tensors may differ in their sizes along these dims. A negative dim counts from the end.
   std::vector<int64_t> dims = {};
 };
 
 std::string encode_call(const Call& call);
+// Nothing for a text that encode_call() does not write.
 std::optional<Call> decode_call(absl::string_view text);
 
 // OK, or why the replicas cannot go on together: the error of the first replica that has one, else

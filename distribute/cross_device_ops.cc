@@ -41,11 +41,11 @@ PerReplica packed(absl::Span<const PerReplica> values, absl::Span<const int> pac
   return ValueAccess::make(first.replicas, std::move(tensors));
 }
 
-// How bytes move: what the names of tf.distribute differ in.
+// The way in which bytes move. The names of tf.distribute differ only in it.
 struct Way {
-  int num_packs = 0;  // of a batch; 0: by bytes
+  int num_packs = 0;  // per batch; 0: a limit in bytes decides
   bool needs_gpus = false;
-  // All terms go to one device, which adds them: this, or the first of the mesh.
+  // All terms go to one device, which adds them: device_id, or the first device of the mesh.
   bool is_by_one_device = false;
   std::optional<int> device_id = {};
   // All terms are added by the devices of another mesh, and travel between these.

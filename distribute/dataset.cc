@@ -29,14 +29,14 @@ namespace internal {
 
 struct DatasetRep {
   std::shared_ptr<const StrategyState> strategy;
-  std::optional<input::Loader> loader;           // of kData
-  std::shared_ptr<const PipelineSet> pipelines;  // else
+  std::optional<input::Loader> loader;           // under kData
+  std::shared_ptr<const PipelineSet> pipelines;  // under other policies
 };
 
 struct DatasetIteratorRep {
   std::shared_ptr<const StrategyState> strategy;
-  std::optional<input::Iterator> batches;       // of kData
-  std::unique_ptr<PipelineIterator> pipelines;  // else
+  std::optional<input::Iterator> batches;       // under kData
+  std::unique_ptr<PipelineIterator> pipelines;  // under other policies
 };
 
 }  // namespace internal
@@ -121,8 +121,8 @@ StatusOr<std::vector<input::TensorSpec>> spec_of(const Client& client,
 
 // Pipelines
 
-// The replicas of each pipeline: those of a client, or one. InvalidArgument where a replica has
-// several clients.
+// The replicas of each pipeline: all replicas of a client, or one replica. InvalidArgument where a
+// replica has several clients.
 StatusOr<std::vector<std::vector<int>>> deal_replicas(const StrategyState& strategy,
                                                       const char* call, bool per_replica) {
   std::vector<std::vector<int>> by_client;

@@ -56,7 +56,7 @@ Call call_of(std::string text, absl::Span<const DTensor> tensors,
   return call;
 }
 
-// By the first device of each client.
+// The first device of each client sends.
 StatusOr<Exchange> Exchange::create(const Replicas& replicas, const Mesh& control) {
   const absl::Span<const Device> devices = replicas.client().devices();
   const Mesh& mesh = replicas.mesh();
@@ -86,7 +86,7 @@ StatusOr<std::vector<Call>> Exchange::calls_of_all(std::vector<Call> local,
   }
   std::vector<std::string> texts;
   for (const Call& call : local) texts.push_back(encode_call(call));
-  size_t num_records = 0;  // of each client
+  size_t num_records = 0;  // per client
   for (const auto& [client, replicas] : replicas_.replicas_of_client()) {
     num_records = std::max(num_records, replicas.size());
   }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exchange: how the clients of a strategy tell each other the calls of their replicas. Internal to
-// distribute/.
+// Exchange: tells each client of a strategy the calls of all replicas. Internal to distribute/.
 //
-// Collective where there are several clients, by one device of each; else nothing is sent. Results
-// are equal on all clients.
+// Several clients: a collective call, by one device of each client. One client: nothing is sent.
+// Results and errors are equal on all clients. Used by one thread at a time.
 #ifndef TESSERA_DISTRIBUTE_EXCHANGE_H_
 #define TESSERA_DISTRIBUTE_EXCHANGE_H_
 
@@ -24,23 +23,26 @@
 
 namespace tessera::distribute::internal {
 
-// A call with these tensors. A name in the options is a part of its text.
+// A call with these tensors, and the first error that one of them carries. A name in the options is
+// a part of its text.
 Call call_of(std::string text, absl::Span<const DTensor> tensors,
              const CommunicationOptions& options);
 
 class Exchange {
  public:
-  // `control`: the mesh whose devices send, with the axes of that of the replicas. Requires
-  // replicas that outlive the exchange.
+  // `control`: the mesh whose devices send, with the axes of the replicas' mesh. `replicas` must
+  // outlive the exchange.
   static StatusOr<Exchange> create(const Replicas& replicas, const Mesh& control);
 
-  // The calls of all replicas, for those of the local ones.
+  // Sends the calls of the local replicas, and returns the calls of all. DeadlineExceeded where a
+  // client does not arrive within the timeout of the options. Internal for a call that cannot be
+  // read.
   StatusOr<std::vector<Call>> calls_of_all(std::vector<Call> local,
                                            const CommunicationOptions& options) const;
-  // The same, once they agree.
+  // As calls_of_all(), and the error of check_calls() where the replicas do not agree.
   StatusOr<std::vector<Call>> agree(std::vector<Call> local, const Freedom& freedom,
                                     const CommunicationOptions& options) const;
-  // The same for a call of this text with the tensors of each row.
+  // Calls of one text, each with the tensors of a row.
   StatusOr<std::vector<Call>> agree(const std::string& text, const Rows& rows,
                                     const Freedom& freedom,
                                     const CommunicationOptions& options) const;

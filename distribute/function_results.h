@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The results of functions of replicas, of all the kinds that these may return, as one kind.
+// FunctionResult: the result of a user's function in one form, whatever the function returns.
 // Internal to distribute/.
+//
+//   Status, or an error of a StatusOr   the status, and no values
+//   a DTensor or a PerReplica           one value
+//   a list of these                     its values
+//
+// to_result() makes it, and as_returned() gives it back in the form of the function.
 #ifndef TESSERA_DISTRIBUTE_FUNCTION_RESULTS_H_
 #define TESSERA_DISTRIBUTE_FUNCTION_RESULTS_H_
 
@@ -18,7 +24,7 @@
 
 namespace tessera::distribute::internal {
 
-// An error, or values; on an error there may be values that carry it.
+// Values, or an error; with an error there may be values that carry it.
 template <class Value>
 struct FunctionResult {
   FunctionResult(Status status = {}, std::vector<Value> values = {})  // NOLINT: on purpose
@@ -27,14 +33,14 @@ struct FunctionResult {
   Status status;
   std::vector<Value> values;
 };
-// Of a replica's function.
+// The result of a replica's function.
 using ReplicaResult = FunctionResult<DTensor>;
-// Of all local replicas: at least one value.
+// The results of all local replicas. On an error there is at least one value.
 using RunResult = FunctionResult<PerReplica>;
-// Of the function of merge_call(): each value is for all replicas.
+// The result of the function of merge_call(): each value is for all replicas.
 using MergeResult = FunctionResult<DistributedValues>;
 
-// What a function returns: a Status, one value or a list; or a StatusOr of a value or a list.
+// The kind of a type that a function returns.
 template <class Result>
 struct Kind {
   static constexpr bool kIsStatusOr = false;
@@ -65,7 +71,8 @@ FunctionResult<Value> to_result(Result result) {
   }
 }
 
-// The result as the caller of a function that returns a Result gets it.
+// The result in the form for a function that returns a Result: a Status, one value or a list.
+// Requires a value for the second.
 template <class Result, class Value>
 auto as_returned(FunctionResult<Value> result) {
   if constexpr (Kind<Result>::kIsStatus) {

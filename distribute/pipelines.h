@@ -51,7 +51,7 @@ Status check_policy(const input::IteratorState& state, ReadPolicy policy);
 struct Pipeline {
   int id = 0;
   input::Dataset dataset;          // in batches
-  std::vector<int> replicas = {};  // that it feeds, all of this client, as indices of local ones
+  std::vector<int> replicas = {};  // the replicas that it feeds, as indices in local_replicas()
 };
 
 struct PipelineSet {
@@ -103,15 +103,15 @@ class PipelineIterator {
         loading_step_(step),
         ahead_(set_->prefetch, [this] { return load(); }) {}
 
-  // By one thread: that which reads ahead, if there is one.
+  // Reads a step. Called by one thread: the thread that reads ahead, if there is one.
   LocalStep load();
   Status load_pipeline(size_t index, LocalStep* step);
   int local_id(int local_replica) const { return set_->strategy->local_replicas()[local_replica]; }
 
   std::vector<Call> calls_of(const LocalStep& step) const;
-  // The step that load() has read, or reads now.
+  // Agrees with all clients on a step that load() has read.
   StatusOr<std::optional<DistributedBatch>> settle(LocalStep step);
-  // Whether all replicas have said that this is the end.
+  // Whether the data has ended: for all pipelines, or under kFirst for one.
   bool is_end(absl::Span<const Call> calls) const;
   std::vector<DistributedValues> values_of(LocalStep step, const Call& example) const;
 

@@ -41,7 +41,7 @@ class ReplicaRun {
  public:
   // The results of a call for the arguments of the local replicas: a row for each, of both.
   using Action = absl::FunctionRef<StatusOr<Rows>(const Rows& args, absl::Span<const Call> calls)>;
-  // What the replicas of a call have in common.
+  // The terms of a call, equal for all replicas.
   struct Terms {
     Freedom freedom = {};
     CommunicationOptions options = {};
@@ -77,7 +77,8 @@ class ReplicaRun {
     ReplicaResult result;
   };
 
-  bool is_in_function() const;  // of a replica, the calling thread
+  // Whether the calling thread runs a replica function.
+  bool is_in_function() const;
   void run_replica(int index, Function fn);
   // Hands over to the lowest replica that is ready; settles the round where there is none. `lock`
   // is held, and released while the round is settled.
@@ -95,7 +96,7 @@ class ReplicaRun {
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::vector<Replica> replicas_;
-  Terms terms_;  // of the call that replicas wait in
+  Terms terms_;  // the terms of the call that replicas wait in
   const Action* action_ = nullptr;
   int turn_ = 0;  // whose thread runs; the number of replicas: none
   Status failed_;

@@ -61,7 +61,7 @@ class Replicas {
   // The part of a replica of a tensor that its function made: on the replica's mesh, on the
   // strategy's mesh, or on any other of this client.
   DTensor on_replica(const DTensor& tensor, int replica) const;
-  // The same for all local replicas.
+  // The parts of tensors on each local replica.
   Rows on_replicas(absl::Span<const DTensor> tensors) const;
   // Whether the layout is one of mesh() of which all replicas hold equal parts.
   bool is_mirrored(const Layout& layout) const;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StrategyState: what a strategy is: its replicas, its options and how its clients exchange calls.
-// What it does with values is in reductions.h and replica_run.h. Internal to distribute/.
+// StrategyState: the replicas and options of a strategy, and the exchange of calls between its
+// clients. reductions.h and replica_run.h compute with it. Internal to distribute/.
+//
+// Constant once created, except for the list of runs, which a mutex guards, and the exchange, which
+// one thread at a time uses.
 #ifndef TESSERA_DISTRIBUTE_STRATEGY_STATE_H_
 #define TESSERA_DISTRIBUTE_STRATEGY_STATE_H_
 
@@ -53,8 +56,8 @@ class StrategyState : public Replicas, public std::enable_shared_from_this<Strat
   // FailedPrecondition where the calling thread runs a replica function, and no merge_call(); names
   // the function to call there instead.
   Status check_not_in_replica(const std::string& call, const char* counterpart) const;
-  // Called by a run as it begins, with what says whether the calling thread runs one of its replica
-  // functions, and as it ends; runs are nested.
+  // A run calls push_run() as it begins, and pop_run() as it ends; runs are nested.
+  // `is_in_replica`: whether the calling thread runs a replica function of the run.
   void push_run(std::function<bool()> is_in_replica);
   void pop_run();
 

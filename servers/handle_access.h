@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is behind the handles of a ClusterCoordinator: the place of a variable, and of a data set.
+// RemoteDatasetAccess, VariableAccess: make the handles of a ClusterCoordinator from the places of
+// its data sets and variables, and give the places back. Internal to servers/.
+//
+// Places are values; a handle's does not change, so any thread may read it.
 #ifndef TESSERA_SERVERS_HANDLE_ACCESS_H_
 #define TESSERA_SERVERS_HANDLE_ACCESS_H_
 

@@ -340,7 +340,7 @@ TEST_P(DistributeRunErrorsTest, RefusedCalls) {
       IsOk());
 }
 
-// Of a list of which a reduction is refused every tensor carries the error.
+// Every tensor of a list carries the error of a reduction that is refused.
 TEST_P(DistributeRunErrorsTest, RefusedLists) {
   EXPECT_THAT(
       run(3,

@@ -14,8 +14,8 @@ namespace tessera::mpi {
 
 struct MeetingPlace {
   std::string address;                           // "host:port"
-  std::string token;                             // of the job
-  std::shared_ptr<const void> port_holder = {};  // keeps the port, where it was chosen here
+  std::string token;                             // the token of the job
+  std::shared_ptr<const void> port_holder = {};  // reserves the port; null if it was given
 };
 
 // Takes `given` and `given_token` where they are not empty, then TESSERA_COORDINATOR and
