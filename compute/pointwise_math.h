@@ -63,15 +63,6 @@ TESSERA_KERNEL_BODY constexpr bool takes(DTypes dtypes) {
 
 namespace formulas {
 
-// Signed integers are computed as unsigned ones, which wrap.
-template <class T>
-TESSERA_KERNEL_BODY auto as_unsigned(T x) {
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<std::make_unsigned_t<T>>(x);
-  } else {
-    return x;
-  }
-}
 // nvcc warns of a comparison of an unsigned integer with 0.
 template <class T>
 TESSERA_KERNEL_BODY bool is_negative(T x) {
@@ -83,7 +74,7 @@ TESSERA_KERNEL_BODY bool is_negative(T x) {
 }
 template <class Math, class T>
 TESSERA_KERNEL_BODY T add(T x, T y) {
-  return static_cast<T>(as_unsigned(x) + as_unsigned(y));
+  return wrapped_sum(x, y);
 }
 template <class Math, class T>
 TESSERA_KERNEL_BODY T sub(T x, T y) {
@@ -91,7 +82,7 @@ TESSERA_KERNEL_BODY T sub(T x, T y) {
 }
 template <class Math, class T>
 TESSERA_KERNEL_BODY T mul(T x, T y) {
-  return static_cast<T>(as_unsigned(x) * as_unsigned(y));
+  return wrapped_product(x, y);
 }
 // 0 where either factor is 0, whatever the other is.
 template <class Math, class T>

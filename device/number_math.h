@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Numbers that are rounded once, in code that threads of the host and kernels of GPUs share: the
-// quotient of floor_div(), and the values from which f16 and bf16 are rounded.
+// Arithmetic that threads of the host and kernels of GPUs share: sums and products that wrap, the
+// quotient of floor_div(), and the values from which f16 and bf16 are rounded once.
 //
 // Pure functions. nvcc reads this header: it includes nothing but the language's headers.
 #ifndef TESSERA_DEVICE_NUMBER_MATH_H_
@@ -10,10 +10,29 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "device/kernel_body.h"
 
 namespace tessera::kernels {
+
+// Signed integers are computed as unsigned ones, which wrap.
+template <class T>
+TESSERA_KERNEL_BODY auto as_unsigned(T x) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<std::make_unsigned_t<T>>(x);
+  } else {
+    return x;
+  }
+}
+template <class T>
+TESSERA_KERNEL_BODY T wrapped_sum(T x, T y) {
+  return static_cast<T>(as_unsigned(x) + as_unsigned(y));
+}
+template <class T>
+TESSERA_KERNEL_BODY T wrapped_product(T x, T y) {
+  return static_cast<T>(as_unsigned(x) * as_unsigned(y));
+}
 
 // Whether a number that is not NaN and not 0 has the other sign than b.
 TESSERA_KERNEL_BODY bool is_against(double a, double b) {

@@ -18,6 +18,7 @@
 #include "compute/cuda/math.h"
 #include "compute/pointwise_math.h"
 #include "device/cuda/kernel_bodies.h"
+#include "device/number_math.h"
 
 namespace tessera::cuda {
 
@@ -340,7 +341,8 @@ struct CumSumBody {
     using A = typename Choose<IsSame<T, float>::kValue, double, Computed<T>>::Type;
     A total = 0;
     for (int64_t k = 0; k < sums.first + sums.count; ++k) {
-      total = add(total, static_cast<A>(load<T>(sums.in, from + k * sums.lines.inner)));
+      total = kernels::wrapped_sum(total,
+                                   static_cast<A>(load<T>(sums.in, from + k * sums.lines.inner)));
       if (k < sums.first) continue;
       store<T>(sums.out, to + (k - sums.first) * sums.lines.inner, static_cast<Computed<T>>(total));
     }
@@ -505,7 +507,7 @@ struct ScatterAddBody {
       const int64_t k = number_at(scatter, least);
       if (index_at(scatter.indices, k) != index) break;
       const int64_t from = (line.quotient * count + k) * scatter.lines.inner + at.remainder;
-      total = add(total, load<T>(scatter.updates, from));
+      total = kernels::wrapped_sum(total, load<T>(scatter.updates, from));
     }
     store<T>(scatter.out, i, total);
   }
@@ -557,8 +559,9 @@ struct ProductBody {
         row.quotient * product.b_batch_stride + at.remainder * product.b_column_stride;
     Computed<T> sum = 0;
     for (int64_t k = 0; k < product.summed; ++k) {
-      sum = add(sum, multiply(load<T>(product.a, a + k * product.a_summed_stride),
-                              load<T>(product.b, b + k * product.b_summed_stride)));
+      sum = kernels::wrapped_sum(
+          sum, kernels::wrapped_product(load<T>(product.a, a + k * product.a_summed_stride),
+                                        load<T>(product.b, b + k * product.b_summed_stride)));
     }
     store<T>(product.c, i, sum);
   }

@@ -114,38 +114,15 @@ struct Wide<BFloat16> {
   static TESSERA_KERNEL_BODY BFloat16 back(float value) { return to_bfloat16(value); }
 };
 
-// Integers wrap: they are added as unsigned ones.
-TESSERA_KERNEL_BODY int8_t add(int8_t a, int8_t b) { return static_cast<int8_t>(a + b); }
-TESSERA_KERNEL_BODY uint8_t add(uint8_t a, uint8_t b) { return static_cast<uint8_t>(a + b); }
-TESSERA_KERNEL_BODY int32_t add(int32_t a, int32_t b) {
-  return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
-}
-TESSERA_KERNEL_BODY int64_t add(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-}
-TESSERA_KERNEL_BODY float add(float a, float b) { return a + b; }
-TESSERA_KERNEL_BODY double add(double a, double b) { return a + b; }
-
-TESSERA_KERNEL_BODY int8_t multiply(int8_t a, int8_t b) { return static_cast<int8_t>(a * b); }
-TESSERA_KERNEL_BODY uint8_t multiply(uint8_t a, uint8_t b) { return static_cast<uint8_t>(a * b); }
-TESSERA_KERNEL_BODY int32_t multiply(int32_t a, int32_t b) {
-  return static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
-}
-TESSERA_KERNEL_BODY int64_t multiply(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-}
-TESSERA_KERNEL_BODY float multiply(float a, float b) { return a * b; }
-TESSERA_KERNEL_BODY double multiply(double a, double b) { return a * b; }
-
 // The result of adding a term. min and max ignore NaN: if all terms are NaN the first stays.
 template <class W>
 TESSERA_KERNEL_BODY W combine(Reduction op, W total, W term) {
   switch (op) {
     case Reduction::kSum:
     case Reduction::kAvg:
-      return add(total, term);
+      return kernels::wrapped_sum(total, term);
     case Reduction::kProd:
-      return multiply(total, term);
+      return kernels::wrapped_product(total, term);
     case Reduction::kMin:
       return term == term && (total != total || term < total) ? term : total;
     case Reduction::kMax:
