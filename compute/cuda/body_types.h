@@ -14,29 +14,9 @@
 
 namespace tessera::cuda {
 
-template <class A, class B>
-struct IsSame {
-  static constexpr bool kValue = false;
-};
-template <class A>
-struct IsSame<A, A> {
-  static constexpr bool kValue = true;
-};
-
-template <bool kFirst, class A, class B>
-struct Choose {
-  using Type = A;
-};
-template <class A, class B>
-struct Choose<false, A, B> {
-  using Type = B;
-};
-
 // The type in which elements of T are computed.
 template <class T>
 using Computed = typename Wide<T>::Type;
-template <class W>
-inline constexpr bool kIsFloat = IsSame<W, float>::kValue || IsSame<W, double>::kValue;
 
 template <class T>
 TESSERA_KERNEL_BODY Computed<T> load(const std::byte* from, int64_t i) {

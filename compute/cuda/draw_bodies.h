@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "compute/cuda/body_types.h"
 #include "compute/cuda/math.h"
@@ -62,17 +63,17 @@ TESSERA_KERNEL_BODY double fraction_of(int n) {
 }
 template <class T>
 TESSERA_KERNEL_BODY Computed<T> unit_of(const Draw& draw, uint64_t i) {
-  if constexpr (IsSame<T, double>::kValue) {
+  if constexpr (std::is_same_v<T, double>) {
     return static_cast<double>(element64_of(draw, i) >> 11) * fraction_of(53);
   } else {
-    constexpr int kBits = IsSame<T, Half>::kValue ? 11 : IsSame<T, BFloat16>::kValue ? 8 : 24;
+    constexpr int kBits = std::is_same_v<T, Half> ? 11 : std::is_same_v<T, BFloat16> ? 8 : 24;
     return static_cast<float>(word_of(draw, i) >> (32 - kBits)) *
            static_cast<float>(fraction_of(kBits));
   }
 }
 template <class T>
 TESSERA_KERNEL_BODY double open_unit_of(const Draw& draw, uint64_t i) {
-  if constexpr (IsSame<T, double>::kValue) {
+  if constexpr (std::is_same_v<T, double>) {
     return open_unit_of_words(element64_of(draw, i));
   } else {
     return open_unit_of_word(word_of(draw, i));
@@ -208,7 +209,7 @@ struct DrawBody {
   static TESSERA_KERNEL_BODY void item(const Draw& draw, int64_t i) {
     const uint64_t flat =
         draw.first + static_cast<uint64_t>(offset_of(draw.space, draw.strides, i));
-    if constexpr (kIsFloat<Computed<T>>) {
+    if constexpr (std::is_floating_point_v<Computed<T>>) {
       reinterpret_cast<T*>(draw.out)[i] = draw_float<T>(draw, flat);
     } else {
       reinterpret_cast<T*>(draw.out)[i] = draw_integer<T>(draw, flat);

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "compute/cuda/body_types.h"
 #include "compute/cuda/draw_bodies.h"
@@ -110,7 +111,7 @@ struct PointwiseBody {
   using W = Computed<T>;
   static constexpr int kPack = map_pack(sizeof(T));
   using Pack = Elements<T, kPack>;
-  using Out = typename Choose<kFamily == OpFamily::kPredicate, uint8_t, T>::Type;
+  using Out = std::conditional_t<kFamily == OpFamily::kPredicate, uint8_t, T>;
 
   // An op of one operand has a zero as the other. An op of another family gives nothing.
   static TESSERA_KERNEL_BODY void item(const Map& map, int64_t i) {
@@ -201,7 +202,7 @@ TESSERA_KERNEL_BODY W identity_of(ElementType type, Reduction op) {
       return W(1);
     case Reduction::kMin:
     case Reduction::kMax:
-      if constexpr (kIsFloat<W>) {
+      if constexpr (std::is_floating_point_v<W>) {
         return quiet_nan<W>();
       } else {
         if (type == ElementType::kBool) return op == Reduction::kMin ? W(1) : W(0);
@@ -277,12 +278,12 @@ struct ReduceBody {
   }
 
   static TESSERA_KERNEL_BODY void give(const ReduceDims& reduce, int64_t item, Part part) {
-    if constexpr (kIsFloat<W>) {
+    if constexpr (std::is_floating_point_v<W>) {
       if (reduce.divisor != 1) {
         for (W& total : part.elements) total /= static_cast<W>(reduce.divisor);
       }
     }
-    if constexpr (IsSame<W, float>::kValue) {
+    if constexpr (std::is_same_v<W, float>) {
       if (reduce.to == ElementType::kFloat16) return store_part<Half>(reduce, item, part);
       if (reduce.to == ElementType::kBFloat16) return store_part<BFloat16>(reduce, item, part);
     }
@@ -338,7 +339,7 @@ struct CumSumBody {
     const int64_t from = at.quotient * sums.lines.size * sums.lines.inner + at.remainder;
     const int64_t to = at.quotient * sums.count * sums.lines.inner + at.remainder;
     // As on the host: f32 accumulates in f64.
-    using A = typename Choose<IsSame<T, float>::kValue, double, Computed<T>>::Type;
+    using A = std::conditional_t<std::is_same_v<T, float>, double, Computed<T>>;
     A total = 0;
     for (int64_t k = 0; k < sums.first + sums.count; ++k) {
       total = kernels::wrapped_sum(total,
@@ -782,7 +783,7 @@ void with_every_body(Fn fn) {
   for (int type = 0; type <= static_cast<int>(ElementType::kFloat64); ++type) {
     if constexpr (requires { value.type; }) value.type = static_cast<ElementType>(type);
     if constexpr (requires { value.element_bytes; }) value.element_bytes = 1 << (type % 4);
-    if constexpr (IsSame<V, Map>::kValue) {
+    if constexpr (std::is_same_v<V, Map>) {
       for (int kind = 0; kind <= static_cast<int>(Map::Kind::kCopy); ++kind) {
         value.kind = static_cast<Map::Kind>(kind);
         // One op of each family.
@@ -792,13 +793,13 @@ void with_every_body(Fn fn) {
           with_body(value, fn);
         }
       }
-    } else if constexpr (IsSame<V, ReduceDims>::kValue) {
+    } else if constexpr (std::is_same_v<V, ReduceDims>) {
       value.from = static_cast<ElementType>(type);
       for (int op = 0; op <= static_cast<int>(Reduction::kMax); ++op) {
         value.op = static_cast<Reduction>(op);
         for (value.pack = 1; value.pack <= 2; ++value.pack) with_body(value, fn);
       }
-    } else if constexpr (IsSame<V, Step>::kValue) {
+    } else if constexpr (std::is_same_v<V, Step>) {
       for (int rule = 0; rule < kernels::kNumStepRules; ++rule) {
         value.step.rule = static_cast<kernels::StepRule>(rule);
         with_body(value, fn);

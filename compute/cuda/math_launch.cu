@@ -4,6 +4,8 @@
 // grid; of a Map, a thread for each; of a reduction, by lanes.
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "compute/cuda/math_bodies.h"
 #include "compute/cuda/math_launch.h"
 
@@ -72,9 +74,9 @@ __global__ void __launch_bounds__(kReduceThreads)
 
 template <class Body, class Value>
 constexpr auto kernel_of() {
-  if constexpr (IsSame<Value, ReduceDims>::kValue) {
+  if constexpr (std::is_same_v<Value, ReduceDims>) {
     return &reduce_kernel<Body>;
-  } else if constexpr (IsSame<Value, Map>::kValue) {
+  } else if constexpr (std::is_same_v<Value, Map>) {
     return &map_kernel<Body>;
   } else {
     return &math_kernel<Body, Value>;
