@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RandomSpec: the numbers to draw, as values that ops/ and engines exchange.
+// RandomSpec: a distribution, its parameters and its key. An operation passes it to the engine of a
+// device.
 #ifndef TESSERA_COMPUTE_RANDOM_SPEC_H_
 #define TESSERA_COMPUTE_RANDOM_SPEC_H_
 

@@ -15,7 +15,7 @@
 
 #include "base/dtype.h"
 #include "base/shape.h"
-#include "compute/engine.h"
+#include "compute/random_spec.h"
 
 namespace tessera::kernels {
 

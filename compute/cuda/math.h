@@ -290,7 +290,8 @@ struct Image {
   uint64_t num_items = 0;
 };
 
-// Random numbers, as RandomKind of compute/engine.h by the same numbers. An item is one element.
+// Random numbers, as RandomKind of compute/random_spec.h by the same numbers. An item is one
+// element.
 enum class Distribution : uint8_t {
   kBits,
   kUniform,
