@@ -91,7 +91,8 @@ StatusOr<OpPlan> plan_tensors(PointwiseOp op, absl::Span<const OperandType> oper
     return call.engine.pointwise(op, dtype, absl::MakeConstSpan(in, call.in.size()),
                                  call.out_box.sizes, call.out);
   };
-  return OpPlan{std::move(rule), info.gives_bool ? DType::kBool : dtype, std::move(shape), kernel};
+  return OpPlan{std::move(rule), kernels::gives_bool(op) ? DType::kBool : dtype, std::move(shape),
+                kernel};
 }
 
 // With a scalar as operand number `place`.
@@ -116,7 +117,7 @@ StatusOr<OpPlan> plan_scalar(PointwiseOp op, const OperandType& x, const Scalar&
     in[1 - place] = {call.in[0], dense};
     return call.engine.pointwise(op, dtype, in, call.out_box.sizes, call.out);
   };
-  return OpPlan{std::move(rule), info.gives_bool ? DType::kBool : dtype, x.shape(), kernel};
+  return OpPlan{std::move(rule), kernels::gives_bool(op) ? DType::kBool : dtype, x.shape(), kernel};
 }
 
 // ---- Operations of the list

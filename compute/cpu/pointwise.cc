@@ -19,8 +19,7 @@ namespace tessera::kernels {
 namespace {
 
 constexpr PointwiseInfo kInfos[] = {
-#define TESSERA_INFO_(name, operands, dtypes, family) \
-  {#name, operands, DTypes::dtypes, gives_bool(PointwiseOp::name)},
+#define TESSERA_INFO_(name, operands, dtypes, family) {#name, DTypes::dtypes},
     TESSERA_POINTWISE_OPS_(TESSERA_INFO_)
 #undef TESSERA_INFO_
 };
@@ -97,8 +96,7 @@ void pointwise_of(const Loops& loops, PointwiseOp op, absl::Span<const Strided> 
   absl::InlinedVector<absl::Span<const int64_t>, 2> strides;
   for (const Strided& operand : operands) strides.push_back(operand.strides);
   StridedWalk walk(sizes, strides);
-  const bool gives_bool = pointwise_info(op).gives_bool;
-  const auto out_bytes = static_cast<int64_t>(gives_bool ? sizeof(bool) : sizeof(T));
+  const auto out_bytes = static_cast<int64_t>(gives_bool(op) ? sizeof(bool) : sizeof(T));
   OperandBlocks<T> blocks[2];
   Computed<T> result[kBlock];
   walk.for_each_run([&](absl::Span<const int64_t> offsets) {
@@ -110,7 +108,7 @@ void pointwise_of(const Loops& loops, PointwiseOp op, absl::Span<const Strided> 
         loaded[k] = blocks[k].load(
             reinterpret_cast<const T*>(operands[k].data) + offsets[k] + begin * stride, stride, n);
       }
-      const bool narrows = kIsHalf<T> && !gives_bool;
+      const bool narrows = kIsHalf<T> && !gives_bool(op);
       const bool is_direct = n % kLanes == 0 && !narrows;
       void* const to = is_direct ? static_cast<void*>(out) : result;
       const bool is_done =

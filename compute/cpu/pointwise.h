@@ -21,9 +21,7 @@ namespace tessera::kernels {
 
 struct PointwiseInfo {
   const char* name;
-  int num_operands;
   DTypes dtypes;
-  bool gives_bool;
 };
 const PointwiseInfo& pointwise_info(PointwiseOp op);
 bool accepts(DTypes dtypes, DType dtype);

@@ -222,24 +222,29 @@ INSTANTIATE_TEST_SUITE_P(Api, EnginesTest,
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(EnginesTest, Pointwise) {
-  constexpr PointwiseOp kOps[] = {
-#define TESSERA_OP_(name, operands, dtypes, family) PointwiseOp::name,
-      TESSERA_POINTWISE_OPS_(TESSERA_OP_)
-#undef TESSERA_OP_
+  struct Row {
+    PointwiseOp op;
+    int num_operands;
+  };
+  constexpr Row kRows[] = {
+#define TESSERA_ROW_(name, operands, dtypes, family) {PointwiseOp::name, operands},
+      TESSERA_POINTWISE_OPS_(TESSERA_ROW_)
+#undef TESSERA_ROW_
   };
   const int64_t sizes[] = {6, 35};
   const int64_t dense[] = {35, 1};
   const int64_t row[] = {0, 1};
   const int64_t same[] = {0, 0};
-  for (const PointwiseOp op : kOps) {
+  for (const Row& each : kRows) {
+    const PointwiseOp op = each.op;
     const kernels::PointwiseInfo& info = kernels::pointwise_info(op);
     for (const DType dtype : kAllTypes) {
       if (!kernels::accepts(info.dtypes, dtype)) continue;
-      const DType gives = info.gives_bool ? DType::kBool : dtype;
+      const DType gives = kernels::gives_bool(op) ? DType::kBool : dtype;
       const Bytes a = numbers_.of(dtype, 210, true);
       const Bytes b = numbers_.of(dtype, 35, true);
       const Bytes element = numbers_.of(dtype, 1);
-      if (info.num_operands == 1) {
+      if (each.num_operands == 1) {
         check(
             info.name,
             [&](Engine& engine, Inputs in, std::byte* out) {
