@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Any rule, and any operation, with operands and attributes near its sample's and
-// with random layouts.
+// Any rule, and any operation, with operands and attributes near its sample's and with random
+// layouts.
 //
 // - An operation is refused with a message, or has a plan that keeps the invariants of rule.h.
 // - Layouts are inferred from accepted rules and plans. check_inference() checks the promises of
@@ -99,7 +99,7 @@ struct Request {
 };
 
 Request read_request(ByteReader& bytes) {
-  // Those that users call.
+  // The operations that users call by name.
   static const auto* const kOperations = [] {
     auto* const operations = new std::vector<const ops::Operation*>;
     for (const ops::Operation* const each : ops::all_operations()) {

@@ -5,16 +5,12 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/shape.h"
-#include "base/status.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "ops/all_operations.h"
-#include "ops/operand_type.h"
 #include "ops/operation.h"
 #include "tests/support/matchers.h"
 
