@@ -36,7 +36,7 @@ class Step:
     what: str
     command: str
     folder: str = "."
-    # Whether a sample has one of such steps, with the tests of one share.
+    # Whether a sample runs one of these steps, on one share.
     is_sampled: bool = False
 
     @property
@@ -44,8 +44,8 @@ class Step:
         return self.command.startswith("bazel test")
 
 
-# Shares of the tree, from whose tests a sample takes those of one. What a share compiles is most of
-# its time: the folders of a share have much of it in common. The last share is all other folders.
+# Shares of the tree; a sample runs the tests of one. Most of its time is compilation, so the
+# folders of a share depend on much the same. The last share is all other folders, also new ones.
 SHARES = {
     "layers": "base mesh layout relayout visualize shm transport device compute tests/mpi",
     "collectives": "collectives job",
@@ -175,13 +175,13 @@ def head_commit():
 
 
 def sample_of(step_list, sample):
-    """The step that a sample has, of those that are sampled, and the share that it runs."""
+    """(name, share): the sampled step that this sample runs, and the share it runs on."""
     choices = [(step.name, share) for step in step_list if step.is_sampled for share in SHARES]
     return choices[zlib.crc32(sample.encode()) % len(choices)]
 
 
 def take_share(step, share):
-    """The step with the tests of one share alone, and what they need."""
+    """The step for the tests of one share. It builds only these and their dependencies."""
     verb, patterns = step.command.split(" -- ")
     patterns = patterns.split()
     folders = {name: [f"//{f}/..." for f in text.split()] for name, text in SHARES.items()}
