@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -99,16 +100,9 @@ struct Request {
 };
 
 Request read_request(ByteReader& bytes) {
-  // The operations that users call by name.
-  static const auto* const kOperations = [] {
-    auto* const operations = new std::vector<const ops::Operation*>;
-    for (const ops::Operation* const each : ops::all_operations()) {
-      if (each->sample != nullptr) operations->push_back(each);
-    }
-    return operations;
-  }();
-  const int number = bytes.below(static_cast<int>(kOperations->size()));
-  Request request = {(*kOperations)[number], {}, {}, {}};
+  const absl::Span<const ops::Operation* const> operations = ops::called_operations();
+  const int number = bytes.below(static_cast<int>(operations.size()));
+  Request request = {operations[number], {}, {}, {}};
   for (const ops::SampleOperand& operand : ops::sample_operands(*request.operation)) {
     request.shapes.push_back(read_shape(bytes, operand.shape));
     request.dtypes.push_back(bytes.below(16) == 15 ? static_cast<DType>(bytes.below(kNumDTypes))

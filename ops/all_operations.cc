@@ -53,10 +53,20 @@ absl::Span<const Operation* const> all_operations() {
   return *kOperations;
 }
 
+absl::Span<const Operation* const> called_operations() {
+  static const auto* const kOperations = [] {
+    auto* const called = new std::vector<const Operation*>;
+    for (const Operation* const each : all_operations()) {
+      if (each->sample != nullptr) called->push_back(each);
+    }
+    return called;
+  }();
+  return *kOperations;
+}
+
 StatusOr<const Operation*> find_operation(absl::string_view name) {
   std::vector<std::string> names;
-  for (const Operation* const each : all_operations()) {
-    if (each->sample == nullptr) continue;
+  for (const Operation* const each : called_operations()) {
     if (each->name == name) return each;
     names.emplace_back(each->name);
   }

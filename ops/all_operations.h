@@ -54,6 +54,8 @@ TESSERA_OPERATIONS_(TESSERA_DECLARE_)
 const Operation& pointwise_operation(kernels::PointwiseOp op);
 
 absl::Span<const Operation* const> all_operations();
+// Those with a sample: users call them by their names.
+absl::Span<const Operation* const> called_operations();
 // InvalidArgument for a name that is unknown, with the nearest one.
 StatusOr<const Operation*> find_operation(absl::string_view name);
 

@@ -50,14 +50,8 @@ class EveryOperationTest : public ::testing::TestWithParam<const Operation*> {
   const std::vector<ops::SampleOperand> operands_ = ops::sample_operands(operation());
 };
 
-std::vector<const Operation*> called_by_users() {
-  std::vector<const Operation*> operations;
-  for (const Operation* const each : ops::all_operations()) {
-    if (each->sample != nullptr) operations.push_back(each);
-  }
-  return operations;
-}
-INSTANTIATE_TEST_SUITE_P(Operations, EveryOperationTest, ::testing::ValuesIn(called_by_users()),
+INSTANTIATE_TEST_SUITE_P(Operations, EveryOperationTest,
+                         ::testing::ValuesIn(ops::called_operations()),
                          [](const auto& info) { return std::string(info.param->name); });
 
 // Clients that have to agree compare names.

@@ -180,8 +180,7 @@ StatusOr<std::string> report_operation(const OpCommand& command) {
 
 std::string operations_table() {
   std::vector<TableRow> rows;
-  for (const ops::Operation* const operation : ops::all_operations()) {
-    if (operation->sample == nullptr) continue;
+  for (const ops::Operation* const operation : ops::called_operations()) {
     std::string rest = columns_of(*operation);
     const auto same = std::find_if(rows.begin(), rows.end(),
                                    [&](const TableRow& row) { return row.rest == rest; });

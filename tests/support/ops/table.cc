@@ -136,9 +136,7 @@ bool is_operation(const std::string& name) {
 
 std::vector<std::string> operation_names() {
   std::vector<std::string> names = {"elementwise", "local_map"};
-  for (const ops::Operation* const each : ops::all_operations()) {
-    if (each->sample != nullptr) names.emplace_back(each->name);
-  }
+  for (const ops::Operation* const each : ops::called_operations()) names.emplace_back(each->name);
   return names;
 }
 
