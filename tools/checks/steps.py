@@ -180,6 +180,12 @@ def sample_of(step_list, sample):
     return choices[zlib.crc32(sample.encode()) % len(choices)]
 
 
+def missing_folders(root):
+    """The folders of SHARES that the tree does not have: their tests would run in no share."""
+    named = [folder for text in SHARES.values() for folder in text.split()]
+    return [folder for folder in named if not (root / folder).is_dir()]
+
+
 def take_share(step, share):
     """The step for the tests of one share. It builds only these and their dependencies."""
     verb, patterns = step.command.split(" -- ")
@@ -264,6 +270,10 @@ def main(arguments):
         for step in STEPS:
             print(f"{step.name:9} {step.what}: {step.command}")
         return 0
+    missing = missing_folders(ROOT)
+    if missing:
+        print(f"SHARES of tools/checks/steps.py names folders that are gone: {' '.join(missing)}")
+        return 1
     bazel_options = list(options.bazel_option)
     if os.environ.get("CI") or not sys.stdout.isatty():
         bazel_options += [

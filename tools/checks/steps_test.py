@@ -4,6 +4,8 @@
 import contextlib
 import io
 import json
+import pathlib
+import tempfile
 import unittest
 
 import steps
@@ -176,6 +178,16 @@ class StepsTest(unittest.TestCase):
             self.assertIn("    true -- //...\n", output)
             self.assertNotIn("share", output)
             self.assertTrue(output.endswith("\n3 passed, 0 failed\n"), output)
+
+    def test_names_the_folders_of_shares_that_are_gone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for text in steps.SHARES.values():
+                for each in text.split():
+                    (root / each).mkdir(parents=True, exist_ok=True)
+            self.assertEqual(steps.missing_folders(root), [])
+            (root / "fuzz").rmdir()
+            self.assertEqual(steps.missing_folders(root), ["fuzz"])
 
     def test_shares_cover_all_that_a_step_covers(self):
         step = steps.Step("b", "b", "bazel test --config=b -- //... -//benchmarks/... -//mesh/...")
