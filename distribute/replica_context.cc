@@ -126,7 +126,7 @@ std::vector<DTensor> Caller::all_reduce(const std::string& text, ReduceOp op,
   std::vector<DTensor> stopped;
   for (const DTensor& x : xs) stopped.push_back(stop_gradient(x));
   const std::vector<DTensor> values =
-      run->meet(index, text, std::move(stopped), {.options = *options}, reduce_all).values;
+      run->meet(index, text, std::move(stopped), ReplicaRun::Terms(*options), reduce_all).values;
   std::vector<DTensor> results;
   for (size_t k = 0; k < xs.size(); ++k) {
     results.push_back(custom_gradient(
@@ -150,7 +150,7 @@ DTensor Caller::all_gather(const DTensor& x, int dim, const CommunicationOptions
   std::shared_ptr<const std::vector<Call>> calls;
   const ReplicaResult gathered =
       run->meet(index, absl::StrCat("all_gather(dim ", dim, ")"), {stop_gradient(x)},
-                {.freedom = {.dims = {dim}}, .options = *options}, gather_all, &calls);
+                ReplicaRun::Terms(*options, {.dims = {dim}}), gather_all, &calls);
   if (!gathered.status.ok()) return gathered.values[0];
   const int64_t along = dim < 0 ? dim + static_cast<int64_t>(x.shape().size()) : dim;
   int64_t begin = 0;
@@ -223,8 +223,7 @@ ReplicaResult ReplicaContext::merge_raw(MergeFunction fn, std::vector<DTensor> a
   };
   return run_->meet(
       index_, "merge_call", std::move(args),
-      {.freedom = {.any_tensor = true}, .options = run_->options(), .may_call_strategy = true},
-      merge);
+      ReplicaRun::Terms(run_->options(), {.any_tensor = true}, /*may_call_strategy=*/true), merge);
 }
 
 }  // namespace tessera::distribute

@@ -81,7 +81,7 @@ StatusOr<Rows> ReplicaRun::settle_calls(const Terms& terms, const Action* action
 void ReplicaRun::settle(std::unique_lock<std::mutex>& lock) {
   bool all_returned = true;
   for (const Replica& replica : replicas_) all_returned &= replica.place == Place::kReturned;
-  Terms terms = {.freedom = {.any_tensor = true}, .options = options_};
+  Terms terms(options_, {.any_tensor = true});
   if (!all_returned) terms = terms_;
   const Action* const action = all_returned ? nullptr : action_;
   StatusOr<Rows> results = failed_.ok() ? StatusOr<Rows>(Rows()) : failed_;

@@ -24,6 +24,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -43,8 +44,14 @@ class ReplicaRun {
   using Action = absl::FunctionRef<StatusOr<Rows>(const Rows& args, absl::Span<const Call> calls)>;
   // The terms of a call, equal for all replicas.
   struct Terms {
-    Freedom freedom = {};
-    CommunicationOptions options = {};
+    Terms() = default;
+    // Not an aggregate: gcc 12 takes the dims of a braced Freedom inside of one for uninitialized.
+    explicit Terms(const CommunicationOptions& options, Freedom freedom = {},
+                   bool may_call_strategy = false)
+        : freedom(std::move(freedom)), options(options), may_call_strategy(may_call_strategy) {}
+
+    Freedom freedom;
+    CommunicationOptions options;
     // The action is a function of the user's, which may use the strategy.
     bool may_call_strategy = false;
   };

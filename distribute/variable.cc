@@ -241,7 +241,8 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
   return replica.run_
       ->meet(replica.index_,
              absl::StrCat(call, "(", name_of(aggregation), ") of variable ", quoted(name())), {own},
-             {.options = replica.run_->options(), .may_call_strategy = true}, change_once)
+             internal::ReplicaRun::Terms(replica.run_->options(), {}, /*may_call_strategy=*/true),
+             change_once)
       .status;
 }
 
