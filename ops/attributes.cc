@@ -219,7 +219,8 @@ StatusOr<Attributes> read_attributes(const char* operation, absl::Span<const Att
     const absl::string_view text =
         given == texts.end() ? absl::string_view(spec.otherwise) : given->second;
     if (given == texts.end() && text.empty()) {
-      values.push_back(spec.kind == AttributeKind::kFlag ? Attribute(false) : Attribute());
+      values.emplace_back();
+      if (spec.kind == AttributeKind::kFlag) values.back() = false;
       continue;
     }
     TESSERA_ASSIGN_OR_RETURN(Attribute value, read_value(spec, text));

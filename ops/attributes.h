@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -70,6 +71,11 @@ class Attribute {
   Attribute() = default;  // unset
   template <class T>
   Attribute(T value) : value_(std::move(value)) {}  // NOLINT: calls write values
+  // Unset where there is none.
+  template <class T>
+  Attribute(const std::optional<T>& value) {  // NOLINT: calls write values
+    if (value.has_value()) value_ = *value;
+  }
 
   bool is_set() const { return value_.index() != 0; }
   // Requires a value of this type.

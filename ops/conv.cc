@@ -290,10 +290,7 @@ DTensor apply_like(const GradientCall& call, const Operation& operation,
                    std::initializer_list<DTensor> operands, const Shape* shape = nullptr) {
   const Attributes::Values& values = call.attributes.values();
   Attributes::Values own(values.begin(), values.begin() + 3);
-  if (shape != nullptr) {
-    const Attribute whole(*shape);
-    own.push_back(whole);
-  }
+  if (shape != nullptr) own.emplace_back(*shape);
   return apply(operation, operands, std::move(own))[0];
 }
 

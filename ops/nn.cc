@@ -482,8 +482,7 @@ DTensor softmax_cross_entropy(const DTensor& logits, const DTensor& labels, cons
 
 DTensor attention(const DTensor& q, const DTensor& k, const DTensor& v,
                   const AttentionOptions& options, const Out& out) {
-  const Attribute scale = options.scale.has_value() ? Attribute(*options.scale) : Attribute();
-  return apply(kAttention, {q, k, v}, {options.causal, scale}, out)[0];
+  return apply(kAttention, {q, k, v}, {options.causal, options.scale}, out)[0];
 }
 
 }  // namespace tessera::ops

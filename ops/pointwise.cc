@@ -128,7 +128,10 @@ constexpr AttributeSpec kScalarAttributes[] = {
     {"scalar_side", AttributeKind::kText, "left", ""}};  // unset: right
 Attributes::Values no_scalar() { return {Attribute(), Attribute()}; }
 Attributes::Values with_scalar(const Scalar& scalar, size_t place) {
-  return {scalar, place == 0 ? Attribute(std::string("left")) : Attribute()};
+  Attributes::Values values = no_scalar();
+  values[0] = scalar;
+  if (place == 0) values[1] = std::string("left");
+  return values;
 }
 // Which operand the scalar is.
 size_t scalar_place(const Attributes& attributes) {

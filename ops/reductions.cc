@@ -46,11 +46,8 @@ constexpr Reduction kAnyRow = {"any", ReduceOp::kMax, Takes::kBool};
 
 constexpr AttributeSpec kReductionAttributes[] = {{"dims", AttributeKind::kInts, "[1]", ""},
                                                   {"keep_dims", AttributeKind::kFlag, "", ""}};
-Attribute value_of(const Dims& dims) {
-  return dims.dims.has_value() ? Attribute(*dims.dims) : Attribute();
-}
 Attributes::Values values_of(const Dims& dims, KeepDims keep) {
-  return {value_of(dims), keep == KeepDims::kYes};
+  return {dims.dims, keep == KeepDims::kYes};
 }
 Dims dims_of(const Attributes& attributes) {
   return attributes.has("dims") ? Dims(attributes.integers("dims")) : Dims();
@@ -215,7 +212,7 @@ DTensor reduction_gradient(const Reduction& reduction, const Dims& dims, const G
     }
     case ReduceOp::kProd:
       return mul_or_zero(spread, internal::facts_of(x).uses_host_memory
-                                     ? apply(kProductsOfOthers, {x}, {value_of(dims)})[0]
+                                     ? apply(kProductsOfOthers, {x}, {dims.dims})[0]
                                      : products_by_quotients(x, dims));
     default:
       return spread;
