@@ -253,7 +253,9 @@ Results apply(const Operation& operation, absl::Span<const DTensor> operands,
   TESSERA_CHECK(operation.plan != nullptr, "an operation without a plan is made of parts");
   const StatusOr<std::shared_ptr<const Decision>> decision = find_or_decide(call);
   if (!decision.ok()) return refuse(call, decision.status());
-  return {record(operation, operands, attributes, run_decided(call, **decision))};
+  Results results;  // not braced: a braced element is copied
+  results.push_back(record(operation, operands, attributes, run_decided(call, **decision)));
+  return results;
 }
 
 }  // namespace tessera::ops

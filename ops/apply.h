@@ -2,7 +2,7 @@
 //
 // apply(): the one way to run an operation (operation.h).
 //
-//   DTensor neg(const DTensor& x, const Out& out) { return apply(kNeg, {x}, {}, out)[0]; }
+//   DTensor neg(const DTensor& x, const Out& out) { return only(apply(kNeg, {x}, {}, out)); }
 //
 // Checks the operands; takes the parts of the operation where they are used; else infers the
 // layouts (infer.h), moves the operands and has every device compute; tapes that know an operand
@@ -32,7 +32,8 @@
 
 namespace tessera::ops {
 
-// One operand at least; a value for each attribute of the operation, in its order.
+// One operand at least; a value for each attribute of the operation, in its order, or none where
+// all are unset.
 Results apply(const Operation& operation, absl::Span<const DTensor> operands,
               Attributes::Values values = {}, const Out& out = {});
 inline Results apply(const Operation& operation, std::initializer_list<DTensor> operands,
@@ -40,6 +41,9 @@ inline Results apply(const Operation& operation, std::initializer_list<DTensor> 
   return apply(operation, absl::MakeConstSpan(operands.begin(), operands.size()), std::move(values),
                out);
 }
+
+// The result of an operation that has one.
+inline DTensor only(Results results) { return std::move(results[0]); }
 
 // The result of a call that was refused.
 Results refuse(const OpCall& call, Status error);

@@ -151,11 +151,11 @@ bool operator==(const Attribute& a, const Attribute& b) {
 
 Attributes::Attributes(absl::Span<const AttributeSpec> specs, Values values)
     : specs_(specs), values_(std::move(values)) {
-  TESSERA_CHECK(specs_.size() == values_.size(), "an attribute for each spec");
+  TESSERA_CHECK(specs_.size() == values_.size() || values_.empty(), "an attribute for each spec");
 }
 
 bool Attributes::are_comparable() const {
-  for (size_t i = 0; i < specs_.size(); ++i) {
+  for (size_t i = 0; i < values_.size(); ++i) {
     if (specs_[i].kind != AttributeKind::kFunction) continue;
     if (values_[i].as<FunctionAttribute>().identity.empty()) return false;
   }
@@ -164,7 +164,7 @@ bool Attributes::are_comparable() const {
 
 std::string Attributes::to_string() const {
   std::vector<std::string> texts;
-  for (size_t i = 0; i < specs_.size(); ++i) {
+  for (size_t i = 0; i < values_.size(); ++i) {
     if (values_[i].is_set()) {
       texts.push_back(absl::StrCat(specs_[i].name, "=", values_[i].to_string()));
     }
@@ -173,8 +173,9 @@ std::string Attributes::to_string() const {
 }
 
 const Attribute& Attributes::value(absl::string_view name) const {
+  static const auto* const kUnset = new Attribute;
   for (size_t i = 0; i < specs_.size(); ++i) {
-    if (name == specs_[i].name) return values_[i];
+    if (name == specs_[i].name) return values_.empty() ? *kUnset : values_[i];
   }
   TESSERA_CHECK(false, "an operation reads an attribute that its specs do not have");
 }

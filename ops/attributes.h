@@ -106,7 +106,8 @@ class Attributes {
   using Values = absl::InlinedVector<Attribute, 3>;
 
   Attributes() = default;
-  // One value for each spec. The specs must live as long as the program.
+  // One value for each spec, or none where all are unset. The specs must live as long as the
+  // program.
   Attributes(absl::Span<const AttributeSpec> specs, Values values);
 
   // Whether the attribute is set. The names of this and of what follows are names of specs.

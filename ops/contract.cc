@@ -121,8 +121,8 @@ DTensor product(const DTensor& a, const DTensor& b, const ProductLabels& labels,
   const auto numbers = [](const Labels& part) {
     return std::vector<int64_t>(part.begin(), part.end());
   };
-  return apply(kProduct, {a, b}, {numbers(labels.a), numbers(labels.b), numbers(labels.result)},
-               out)[0];
+  return only(
+      apply(kProduct, {a, b}, {numbers(labels.a), numbers(labels.b), numbers(labels.result)}, out));
 }
 
 // Each gradient is the product of the cotangent and the other operand.
@@ -420,7 +420,7 @@ constinit const Operation kProduct = {.name = "einsum of labels",
                                       .gradient = product_gradient};
 
 DTensor matmul(const DTensor& a, const DTensor& b, const Out& out) {
-  return apply(kMatmul, {a, b}, {}, out)[0];
+  return only(apply(kMatmul, {a, b}, {}, out));
 }
 
 DTensor einsum(absl::string_view equation, absl::Span<const DTensor> operands, const Out& out) {
@@ -428,7 +428,7 @@ DTensor einsum(absl::string_view equation, absl::Span<const DTensor> operands, c
     return internal::failed_tensor(DType::kFloat32, {}, absl::InvalidArgumentError("no operands"),
                                    refusal("einsum", "of no tensors; give one at least"));
   }
-  return apply(kEinsum, operands, {std::string(equation)}, out)[0];
+  return only(apply(kEinsum, operands, {std::string(equation)}, out));
 }
 
 }  // namespace tessera::ops

@@ -291,7 +291,7 @@ DTensor apply_like(const GradientCall& call, const Operation& operation,
   const Attributes::Values& values = call.attributes.values();
   Attributes::Values own(values.begin(), values.begin() + 3);
   if (shape != nullptr) own.emplace_back(*shape);
-  return apply(operation, operands, std::move(own))[0];
+  return only(apply(operation, operands, std::move(own)));
 }
 
 // A convolution is linear in each operand, as are its gradients: the gradients of each of the three
@@ -405,17 +405,17 @@ constinit const Operation kAvgPool2dByX = {.name = "avg_pool2d by x",
 
 DTensor conv2d(const DTensor& x, const DTensor& filter, const Conv2dOptions& options,
                const Out& out) {
-  return apply(kConv2d, {x, filter},
-               {list_of(options.strides), list_of(options.padding), list_of(options.dilation)},
-               out)[0];
+  return only(apply(kConv2d, {x, filter},
+                    {list_of(options.strides), list_of(options.padding), list_of(options.dilation)},
+                    out));
 }
 
 DTensor max_pool2d(const DTensor& x, const Pool2dOptions& options, const Out& out) {
-  return apply(kMaxPool2d, {x}, pool_values(options), out)[0];
+  return only(apply(kMaxPool2d, {x}, pool_values(options), out));
 }
 
 DTensor avg_pool2d(const DTensor& x, const Pool2dOptions& options, const Out& out) {
-  return apply(kAvgPool2d, {x}, pool_values(options), out)[0];
+  return only(apply(kAvgPool2d, {x}, pool_values(options), out));
 }
 
 }  // namespace tessera::ops

@@ -82,10 +82,11 @@ StatusOr<OpPlan> plan_elementwise(ops::Operands tensors, const ops::Attributes& 
 DTensor run_elementwise(ElementFunction function, absl::Span<const DTensor> tensors,
                         const ops::Out& out) {
   std::vector<int64_t> identity = std::move(function.identity);
-  return apply(ops::kElementwise, tensors,
-               {ops::FunctionAttribute{std::make_shared<const ElementFunction>(std::move(function)),
-                                       std::move(identity)}},
-               out)[0];
+  return ops::only(
+      apply(ops::kElementwise, tensors,
+            {ops::FunctionAttribute{std::make_shared<const ElementFunction>(std::move(function)),
+                                    std::move(identity)}},
+            out));
 }
 
 }  // namespace tessera::internal

@@ -163,16 +163,16 @@ constinit const Operation kOneHot = {.name = "one_hot",
                                      .sample = "i32 [4]"};
 
 DTensor one_hot(const DTensor& indices, int64_t depth, const Out& out) {
-  return apply(kOneHot, {indices}, {depth}, out)[0];
+  return only(apply(kOneHot, {indices}, {depth}, out));
 }
 
 DTensor take(const DTensor& x, const DTensor& indices, int64_t dim, const Out& out) {
-  return apply(kTake, {x, indices}, {dim}, out)[0];
+  return only(apply(kTake, {x, indices}, {dim}, out));
 }
 
 DTensor scatter_add(const DTensor& x, const DTensor& indices, const DTensor& updates, int64_t dim,
                     const Out& out) {
-  return apply(kScatterAdd, {x, indices, updates}, {dim}, out)[0];
+  return only(apply(kScatterAdd, {x, indices, updates}, {dim}, out));
 }
 
 }  // namespace tessera::ops

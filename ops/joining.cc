@@ -335,11 +335,11 @@ constinit const Operation kTile = {.name = "tile",
                                    .sample = "f32 [8, 6]"};
 
 DTensor concat(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
-  return xs.empty() ? refuse_no_tensors("concat") : apply(kConcat, xs, {dim}, out)[0];
+  return xs.empty() ? refuse_no_tensors("concat") : only(apply(kConcat, xs, {dim}, out));
 }
 
 DTensor stack(absl::Span<const DTensor> xs, int64_t dim, const Out& out) {
-  return xs.empty() ? refuse_no_tensors("stack") : apply(kStack, xs, {dim}, out)[0];
+  return xs.empty() ? refuse_no_tensors("stack") : only(apply(kStack, xs, {dim}, out));
 }
 
 std::vector<DTensor> split(const DTensor& x, const std::vector<int64_t>& sizes, int64_t dim,
@@ -354,15 +354,15 @@ std::vector<DTensor> split(const DTensor& x, const std::vector<int64_t>& sizes, 
 
 DTensor pad(const DTensor& x, const std::vector<int64_t>& low, const std::vector<int64_t>& high,
             const Scalar& value, const Out& out) {
-  return apply(kPad, {x}, {low, high, value}, out)[0];
+  return only(apply(kPad, {x}, {low, high, value}, out));
 }
 
 DTensor roll(const DTensor& x, int64_t shift, int64_t dim, const Out& out) {
-  return apply(kRoll, {x}, {shift, dim}, out)[0];
+  return only(apply(kRoll, {x}, {shift, dim}, out));
 }
 
 DTensor tile(const DTensor& x, const std::vector<int64_t>& repeats, const Out& out) {
-  return apply(kTile, {x}, {repeats}, out)[0];
+  return only(apply(kTile, {x}, {repeats}, out));
 }
 
 }  // namespace tessera::ops

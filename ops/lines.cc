@@ -279,8 +279,8 @@ Results search_parts(const OpCall& call) {
   if (!split.has_value()) return {};
   const DTensor whole = without_partial(stop_gradient(call.operands[0]));
   const Attributes::Values of_shards = {split->dim, split->num_shards, kIsMax};
-  const DTensor found[] = {apply(kExtremesOfShards, {whole}, of_shards)[0],
-                           apply(kIndicesOfExtremes, {whole}, of_shards)[0]};
+  const DTensor found[] = {only(apply(kExtremesOfShards, {whole}, of_shards)),
+                           only(apply(kIndicesOfExtremes, {whole}, of_shards))};
   return apply(call.operation, found, call.attributes.values(), call.out);
 }
 
@@ -292,7 +292,7 @@ std::vector<DTensor> candidates(const OpCall& call) {
   if (!split.has_value() || k == 0 || x.shape()[split->dim] / split->num_shards < k) return {x};
   const DTensor whole = without_partial(stop_gradient(x));
   const auto of_shards = [&](bool gives_indices) {
-    return apply(kTopsOfShards, {whole}, {split->dim, split->num_shards, k, gives_indices})[0];
+    return only(apply(kTopsOfShards, {whole}, {split->dim, split->num_shards, k, gives_indices}));
   };
   return {of_shards(false), of_shards(true)};
 }
@@ -303,7 +303,7 @@ Results top_k_parts(const OpCall& call) {
   const auto result = [&](int number) {
     Attributes::Values values = call.attributes.values();
     values.back() = number;
-    return apply(kTopK, from, std::move(values), call.out)[0];
+    return only(apply(kTopK, from, std::move(values), call.out));
   };
   const DTensor places = result(1);
   const DTensor operands[] = {call.operands[0], places};
@@ -321,7 +321,7 @@ Layout with_whole_dim(const Layout& layout, int dim) {
 
 // The sums of the shards before each shard.
 DTensor sums_before_shards(const DTensor& x, const SplitDim& split) {
-  const DTensor sums = apply(kSumsOfShards, {x}, {split.dim, split.num_shards})[0];
+  const DTensor sums = only(apply(kSumsOfShards, {x}, {split.dim, split.num_shards}));
   const DTensor whole = relayout(sums, with_whole_dim(sums.layout(), split.dim));
   std::vector<int64_t> one(x.shape().size(), 0);
   one[split.dim] = 1;
@@ -335,7 +335,7 @@ Results cumsum_parts(const OpCall& call) {
   if (!split.has_value()) return {};
   const DTensor source = stop_gradient(call.operands[0]);
   DTensor sums =
-      apply(kCumsum, {source, sums_before_shards(source, *split)}, call.attributes.values())[0];
+      only(apply(kCumsum, {source, sums_before_shards(source, *split)}, call.attributes.values()));
   // Under `out` the last step might split the dim otherwise.
   if (call.out.layout.has_value()) sums = relayout(std::move(sums), *call.out.layout);
   return {record(kCumsum, call.operands, call.attributes, std::move(sums))};
@@ -368,7 +368,7 @@ Gradients cumsum_gradient(const GradientCall& call) {
 Gradients sort_gradient(const GradientCall& call) {
   const DTensor& x = call.operands[0];
   const int64_t dim = call.attributes.integer("dim");
-  return {send_back(call.cotangent, apply(kIndicesOfSort, {x}, {dim})[0], dim, x.shape())};
+  return {send_back(call.cotangent, only(apply(kIndicesOfSort, {x}, {dim})), dim, x.shape())};
 }
 
 Gradients top_gradient(const GradientCall& call) {
@@ -439,19 +439,19 @@ constinit const Operation kTopsOfShards = part("top_k of shards", kTopAttributes
 constinit const Operation kSumsOfShards = part("sums of shards", kShardAttributes, plan_sums);
 
 DTensor argmax(const DTensor& x, int64_t dim, const Out& out) {
-  return apply(kArgmax, {x}, {dim}, out)[0];
+  return only(apply(kArgmax, {x}, {dim}, out));
 }
 
 DTensor argmin(const DTensor& x, int64_t dim, const Out& out) {
-  return apply(kArgmin, {x}, {dim}, out)[0];
+  return only(apply(kArgmin, {x}, {dim}, out));
 }
 
 DTensor cumsum(const DTensor& x, int64_t dim, const Out& out) {
-  return apply(kCumsum, {x}, {dim}, out)[0];
+  return only(apply(kCumsum, {x}, {dim}, out));
 }
 
 DTensor sort(const DTensor& x, int64_t dim, const Out& out) {
-  return apply(kSort, {x}, {dim}, out)[0];
+  return only(apply(kSort, {x}, {dim}, out));
 }
 
 TopK top_k(const DTensor& x, int64_t k, int64_t dim, const Out& out) {

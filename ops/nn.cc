@@ -217,7 +217,7 @@ Results row_parts(const OpCall& call, bool is_along_rows, ByOperations by_operat
   if (is_along_rows && suits_rows(call)) return {};
   if (!is_half(x.dtype())) return {by_operations(call)};
   return {in_f32(call.operands, call.out, [&](absl::Span<const DTensor> wide, const Out& to) {
-    return apply(call.operation, wide, call.attributes.values(), to)[0];
+    return only(apply(call.operation, wide, call.attributes.values(), to));
   })};
 }
 
@@ -267,7 +267,7 @@ Results cross_entropy_parts(const OpCall& call) {
   const DTensor whole[] = {without_partial(call.operands[0]), labels};
   return {in_f32(whole, call.out, [](absl::Span<const DTensor> wide, const Out& to) {
     const DTensor& scores = wide[0];
-    const auto pick = [&](const DTensor& rows) { return apply(kPick, {rows, wide[1]})[0]; };
+    const auto pick = [&](const DTensor& rows) { return only(apply(kPick, {rows, wide[1]})); };
     if (is_floating_point(wide[1].dtype())) {
       return finish(neg(sum(mul(wide[1], log_softmax(scores, -1)), {-1})), to);
     }
@@ -295,7 +295,7 @@ Results attention_parts(const OpCall& call) {
   const int64_t num_blind = is_causal ? queries[2] - num_keys : 0;
   return {in_f32(call.operands, call.out, [&](absl::Span<const DTensor> wide, const Out& to) {
     DTensor scores = mul(einsum("bhqd,bhkd->bhqk", wide.first(2)), scale);
-    if (is_causal) scores = apply(kMaskLaterKeys, {scores})[0];
+    if (is_causal) scores = only(apply(kMaskLaterKeys, {scores}));
     std::optional<DTensor> sees;
     if (num_blind > 0 && num_keys > 0) {
       sees = sees_a_key(scores, num_blind);
@@ -357,12 +357,12 @@ Gradients derivatives_of(const GradientCall& call) {
 
 template <const Operation& kGradient>
 Gradients gradient_of_result(const GradientCall& call) {
-  return {apply(kGradient, {call.result, call.cotangent})[0]};
+  return {only(apply(kGradient, {call.result, call.cotangent}))};
 }
 
 Gradients normalize_gradient(const GradientCall& call) {
-  return {
-      apply(kNormalizeGradient, {call.operands[0], call.cotangent}, call.attributes.values())[0]};
+  return {only(
+      apply(kNormalizeGradient, {call.operands[0], call.cotangent}, call.attributes.values()))};
 }
 
 Gradients layer_norm_gradient(const GradientCall& call) {
@@ -371,9 +371,9 @@ Gradients layer_norm_gradient(const GradientCall& call) {
   const DTensor& c = call.cotangent;
   const Attributes::Values& epsilon = call.attributes.values();
   Gradients found(3);
-  if (call.needed[0]) found[0] = apply(kNormalizeGradient, {x, mul(c, scale)}, epsilon)[0];
+  if (call.needed[0]) found[0] = only(apply(kNormalizeGradient, {x, mul(c, scale)}, epsilon));
   if (call.needed[1]) {
-    found[1] = sum_to(mul(c, apply(kNormalize, {x}, epsilon)[0]), scale.shape());
+    found[1] = sum_to(mul(c, only(apply(kNormalize, {x}, epsilon))), scale.shape());
   }
   if (call.needed[2]) found[2] = sum_to(c, call.operands[2].shape());
   return found;
@@ -464,25 +464,25 @@ constinit const Operation kMaskLaterKeys = {
     .name = "mask of attention", .arity = {1, 1}, .plan = plan_mask, .gradient = mask_gradient};
 
 DTensor softmax(const DTensor& x, int64_t dim, const Out& out) {
-  return apply(kSoftmax, {x}, {dim}, out)[0];
+  return only(apply(kSoftmax, {x}, {dim}, out));
 }
 
 DTensor log_softmax(const DTensor& x, int64_t dim, const Out& out) {
-  return apply(kLogSoftmax, {x}, {dim}, out)[0];
+  return only(apply(kLogSoftmax, {x}, {dim}, out));
 }
 
 DTensor layer_norm(const DTensor& x, const DTensor& scale, const DTensor& bias, double epsilon,
                    const Out& out) {
-  return apply(kLayerNorm, {x, scale, bias}, {epsilon}, out)[0];
+  return only(apply(kLayerNorm, {x, scale, bias}, {epsilon}, out));
 }
 
 DTensor softmax_cross_entropy(const DTensor& logits, const DTensor& labels, const Out& out) {
-  return apply(kSoftmaxCrossEntropy, {logits, labels}, {}, out)[0];
+  return only(apply(kSoftmaxCrossEntropy, {logits, labels}, {}, out));
 }
 
 DTensor attention(const DTensor& q, const DTensor& k, const DTensor& v,
                   const AttentionOptions& options, const Out& out) {
-  return apply(kAttention, {q, k, v}, {options.causal, options.scale}, out)[0];
+  return only(apply(kAttention, {q, k, v}, {options.causal, options.scale}, out));
 }
 
 }  // namespace tessera::ops

@@ -14,7 +14,7 @@
 //                                      .attributes = kFlipAttributes, .plan = plan_flip,
 //                                      .gradient = flip_gradient, .sample = "f32 [8, 6]"};
 //   DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out) {
-//     return apply(kFlip, {x}, {dims}, out)[0];
+//     return only(apply(kFlip, {x}, {dims}, out));
 //   }
 //
 // An operation has a plan (a rule, a local kernel and what it makes), or parts (the same made of

@@ -126,9 +126,8 @@ StatusOr<OpPlan> plan_scalar(PointwiseOp op, const OperandType& x, const Scalar&
 constexpr AttributeSpec kScalarAttributes[] = {
     {"scalar", AttributeKind::kScalar, "2", ""},
     {"scalar_side", AttributeKind::kText, "left", ""}};  // unset: right
-Attributes::Values no_scalar() { return {Attribute(), Attribute()}; }
 Attributes::Values with_scalar(const Scalar& scalar, size_t place) {
-  Attributes::Values values = no_scalar();
+  Attributes::Values values(2);
   values[0] = scalar;
   if (place == 0) values[1] = std::string("left");
   return values;
@@ -167,7 +166,7 @@ Gradients gradient_of(const GradientCall& call) {
     return gradients_in_f32(
         call,
         [&](absl::Span<const DTensor> wide) {
-          return apply(pointwise_operation(kOp), wide, call.attributes.values())[0];
+          return only(apply(pointwise_operation(kOp), wide, call.attributes.values()));
         },
         [](const GradientCall& wide) { return pointwise_gradient(kOp, wide); });
   }
@@ -181,7 +180,7 @@ Gradients gradient_of(const GradientCall& call) {
   return gradients_in_f32(
       call,
       [&](absl::Span<const DTensor> wide) {
-        return apply(pointwise_operation(kOp), wide, with_scalar(used, place))[0];
+        return only(apply(pointwise_operation(kOp), wide, with_scalar(used, place)));
       },
       [&](const GradientCall& wide) { return scalar_gradient(kOp, used, place, wide); });
 }
@@ -332,19 +331,19 @@ constinit const Operation kCastTerms = {.name = "cast of terms",
                                         .plan = plan_cast_terms,
                                         .gradient = cast_terms_gradient};
 
-#define TESSERA_UNARY_(name)                                               \
-  DTensor name(const DTensor& x, const Out& out) {                         \
-    return apply(pointwise_operation(PointwiseOp::name), {x}, {}, out)[0]; \
+#define TESSERA_UNARY_(name)                                                  \
+  DTensor name(const DTensor& x, const Out& out) {                            \
+    return only(apply(pointwise_operation(PointwiseOp::name), {x}, {}, out)); \
   }
-#define TESSERA_BINARY_(name)                                                             \
-  DTensor name(const DTensor& a, const DTensor& b, const Out& out) {                      \
-    return apply(pointwise_operation(PointwiseOp::name), {a, b}, no_scalar(), out)[0];    \
-  }                                                                                       \
-  DTensor name(const DTensor& a, const Scalar& b, const Out& out) {                       \
-    return apply(pointwise_operation(PointwiseOp::name), {a}, with_scalar(b, 1), out)[0]; \
-  }                                                                                       \
-  DTensor name(const Scalar& a, const DTensor& b, const Out& out) {                       \
-    return apply(pointwise_operation(PointwiseOp::name), {b}, with_scalar(a, 0), out)[0]; \
+#define TESSERA_BINARY_(name)                                                                \
+  DTensor name(const DTensor& a, const DTensor& b, const Out& out) {                         \
+    return only(apply(pointwise_operation(PointwiseOp::name), {a, b}, {}, out));             \
+  }                                                                                          \
+  DTensor name(const DTensor& a, const Scalar& b, const Out& out) {                          \
+    return only(apply(pointwise_operation(PointwiseOp::name), {a}, with_scalar(b, 1), out)); \
+  }                                                                                          \
+  DTensor name(const Scalar& a, const DTensor& b, const Out& out) {                          \
+    return only(apply(pointwise_operation(PointwiseOp::name), {b}, with_scalar(a, 0), out)); \
   }
 #define TESSERA_FUNCTION_1_(name) TESSERA_UNARY_(name)
 #define TESSERA_FUNCTION_2_(name) TESSERA_BINARY_(name)
@@ -352,17 +351,17 @@ constinit const Operation kCastTerms = {.name = "cast of terms",
 TESSERA_POINTWISE_OPS_(TESSERA_FUNCTION_)
 
 DTensor select(const DTensor& condition, const DTensor& a, const DTensor& b, const Out& out) {
-  return apply(kSelect, {condition, a, b}, {}, out)[0];
+  return only(apply(kSelect, {condition, a, b}, {}, out));
 }
 
 DTensor clip(const DTensor& x, const Scalar& low, const Scalar& high, const Out& out) {
-  return apply(kClip, {x}, {low, high}, out)[0];
+  return only(apply(kClip, {x}, {low, high}, out));
 }
 
 DTensor cast(const DTensor& x, DType dtype, const Out& out) {
-  return apply(kCast, {x}, {dtype}, out)[0];
+  return only(apply(kCast, {x}, {dtype}, out));
 }
 
-DTensor cast_terms(const DTensor& x, DType dtype) { return apply(kCastTerms, {x}, {dtype})[0]; }
+DTensor cast_terms(const DTensor& x, DType dtype) { return only(apply(kCastTerms, {x}, {dtype})); }
 
 }  // namespace tessera::ops

@@ -181,7 +181,7 @@ Gradients products_of_others_gradient(const GradientCall& call) {
     } else {
       of[i] = call.cotangent;
     }
-    found[i] = apply(kProductsOfOthers, of, call.attributes.values())[0];
+    found[i] = only(apply(kProductsOfOthers, of, call.attributes.values()));
   }
   return found;
 }
@@ -212,7 +212,7 @@ DTensor reduction_gradient(const Reduction& reduction, const Dims& dims, const G
     }
     case ReduceOp::kProd:
       return mul_or_zero(spread, internal::facts_of(x).uses_host_memory
-                                     ? apply(kProductsOfOthers, {x}, {dims.dims})[0]
+                                     ? only(apply(kProductsOfOthers, {x}, {dims.dims}))
                                      : products_by_quotients(x, dims));
     default:
       return spread;
@@ -314,34 +314,34 @@ constinit const Operation kProductsOfOthers = {.name = "prod gradient",
                                                .needs_host = true};
 
 DTensor sum(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return apply(kSum, {x}, values_of(dims, keep), out)[0];
+  return only(apply(kSum, {x}, values_of(dims, keep), out));
 }
 DTensor mean(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return apply(kMean, {x}, values_of(dims, keep), out)[0];
+  return only(apply(kMean, {x}, values_of(dims, keep), out));
 }
 DTensor prod(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return apply(kProd, {x}, values_of(dims, keep), out)[0];
+  return only(apply(kProd, {x}, values_of(dims, keep), out));
 }
 DTensor max(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return apply(kMax, {x}, values_of(dims, keep), out)[0];
+  return only(apply(kMax, {x}, values_of(dims, keep), out));
 }
 DTensor min(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return apply(kMin, {x}, values_of(dims, keep), out)[0];
+  return only(apply(kMin, {x}, values_of(dims, keep), out));
 }
 DTensor all(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return apply(kAll, {x}, values_of(dims, keep), out)[0];
+  return only(apply(kAll, {x}, values_of(dims, keep), out));
 }
 DTensor any(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return apply(kAny, {x}, values_of(dims, keep), out)[0];
+  return only(apply(kAny, {x}, values_of(dims, keep), out));
 }
 DTensor var(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return apply(kVar, {x}, values_of(dims, keep), out)[0];
+  return only(apply(kVar, {x}, values_of(dims, keep), out));
 }
 DTensor norm(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return apply(kNorm, {x}, values_of(dims, keep), out)[0];
+  return only(apply(kNorm, {x}, values_of(dims, keep), out));
 }
 DTensor logsumexp(const DTensor& x, const Dims& dims, KeepDims keep, const Out& out) {
-  return apply(kLogsumexp, {x}, values_of(dims, keep), out)[0];
+  return only(apply(kLogsumexp, {x}, values_of(dims, keep), out));
 }
 
 }  // namespace tessera::ops

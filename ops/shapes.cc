@@ -404,23 +404,23 @@ constinit const Operation kFlip = {.name = "flip",
                                    .sample = "f32 [8, 6]"};
 
 DTensor transpose(const DTensor& x, const std::vector<int64_t>& permutation, const Out& out) {
-  return apply(kTranspose, {x}, {permutation}, out)[0];
+  return only(apply(kTranspose, {x}, {permutation}, out));
 }
 
 DTensor reshape(const DTensor& x, const Shape& shape, const Out& out) {
-  return apply(kReshape, {x}, {shape}, out)[0];
+  return only(apply(kReshape, {x}, {shape}, out));
 }
 
 DTensor expand_dims(const DTensor& x, int64_t dim, const Out& out) {
-  return apply(kExpandDims, {x}, {dim}, out)[0];
+  return only(apply(kExpandDims, {x}, {dim}, out));
 }
 
 DTensor squeeze(const DTensor& x, int64_t dim, const Out& out) {
-  return apply(kSqueeze, {x}, {dim}, out)[0];
+  return only(apply(kSqueeze, {x}, {dim}, out));
 }
 
 DTensor broadcast_to(const DTensor& x, const Shape& shape, const Out& out) {
-  return apply(kBroadcastTo, {x}, {shape}, out)[0];
+  return only(apply(kBroadcastTo, {x}, {shape}, out));
 }
 
 DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
@@ -432,11 +432,11 @@ DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
     const int64_t reach = saturating_add(limits[dim], -std::max<int64_t>(starts[dim], 0));
     strides[dim] = std::min(strides[dim], std::max<int64_t>(reach, 1));
   }
-  return apply(kSlice, {x}, {starts, limits, std::move(strides)}, out)[0];
+  return only(apply(kSlice, {x}, {starts, limits, std::move(strides)}, out));
 }
 
 DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out) {
-  return apply(kFlip, {x}, {dims}, out)[0];
+  return only(apply(kFlip, {x}, {dims}, out));
 }
 
 }  // namespace tessera::ops
