@@ -7,7 +7,8 @@ line is `N passed, N failed`: test cases as the test.xml files of this run list 
 each step that is not a Bazel test.
 
 The sanitizers take two thirds of the time of all steps. So a run takes a sample of them, which the
-commit decides: one sanitizer, and one of the SHARES of the tree. `--sample all` takes all.
+commit decides: one sanitizer, and one of the SHARES of the tree. Of the tests that take more than
+15 s without being the main test of a subject, it runs a fourth. `--sample all` takes all.
 """
 
 import argparse
@@ -38,6 +39,8 @@ class Step:
     folder: str = "."
     # Whether a sample runs one of these steps, on one share.
     is_sampled: bool = False
+    # Whether a sample leaves long tests out.
+    has_long_tests: bool = False
 
     @property
     def is_bazel_test(self):
@@ -47,13 +50,20 @@ class Step:
 # Shares of the tree; a sample runs the tests of one. Most of its time is compilation, so the
 # folders of a share depend on much the same. The last share is all other folders, also new ones.
 SHARES = {
-    "layers": "base mesh layout relayout visualize shm transport device compute tests/mpi",
-    "collectives": "collectives job",
-    "jobs": "tests/collectives tests/job tests/launching tests/relayout",
-    "hosts": "tests/gpu tests/hosts tests/loopback",
-    "ops": "dtensor fuzz ops tests/bad_inputs tests/dtensor tests/ops",
+    "layers": "base mesh layout relayout visualize device compute",
+    "transport": "shm transport job tests/mpi",
+    "collectives": "collectives",
+    "jobs": "tests/job tests/launching",
+    "relayouts": "tests/collectives tests/relayout",
+    "hosts": "tests/hosts tests/loopback",
+    "gpu": "tests/gpu dtensor tests/dtensor",
+    "ops": "ops tests/ops",
+    "inputs": "fuzz tests/bad_inputs input tests/input",
     "rest": "",
 }
+
+# Long tests of the step `test` have the tag long_1, ... in their BUILD files; a sample runs one.
+NUM_LONG = 4
 
 STEPS = [
     Step("tidy", "rules of docs/testing.md over all tracked files", "tools/tidy"),
@@ -69,7 +79,7 @@ STEPS = [
         "git ls-files -zco --exclude-standard .ci tests tools | "
         "xargs -0 grep -lZ '^#!.*bash' | xargs -0 shellcheck",
     ),
-    Step("test", "every target and every test, gcc", "bazel test //..."),
+    Step("test", "every target and its tests, gcc", "bazel test //...", has_long_tests=True),
     Step(
         "asan",
         "clang with layering_check; tests and fuzzers under the address and undefined-behaviour "
@@ -180,6 +190,18 @@ def sample_of(step_list, sample):
     return choices[zlib.crc32(sample.encode()) % len(choices)]
 
 
+def skip_long_tests(step, sample):
+    """The step without the long tests that are not in the sample, and the tag of those that are.
+
+    All tests are built.
+    """
+    chosen = zlib.crc32(sample.encode()) % NUM_LONG
+    tags = [f"long_{i + 1}" for i in range(NUM_LONG)]
+    others = ",".join(f"-{tag}" for i, tag in enumerate(tags) if i != chosen)
+    command = step.command.replace("bazel test ", f"bazel test --test_tag_filters={others} ")
+    return dataclasses.replace(step, command=command), tags[chosen]
+
+
 def missing_folders(root):
     """The folders of SHARES that the tree does not have: their tests would run in no share."""
     named = [folder for text in SHARES.values() for folder in text.split()]
@@ -245,7 +267,8 @@ def parse_arguments(arguments):
     parser.add_argument(
         "--sample",
         metavar="TEXT",
-        help="what runs under sanitizers: `all`, or a text that decides it (the id of the commit)",
+        help="what runs under sanitizers, and of long tests: `all`, or a text that decides it (the "
+        "id of the commit)",
     )
     parser.add_argument("--keep-going", action="store_true", help="continue after a failed step")
     parser.add_argument(
@@ -299,6 +322,12 @@ def main(arguments):
             print(f"==> {step.name}: not run", flush=True)
             continue
         what = step.what
+        if step.has_long_tests and sample != "all":
+            step, tag = skip_long_tests(step, sample)
+            notes.append(
+                f"of the long tests those of the tag {tag} ran; "
+                f"to run all: tools/test --only {step.name}"
+            )
         if share:
             step = take_share(step, share)
             what = f'share "{share}" of: {what}'

@@ -179,6 +179,24 @@ class StepsTest(unittest.TestCase):
             self.assertNotIn("share", output)
             self.assertTrue(output.endswith("\n3 passed, 0 failed\n"), output)
 
+    def test_a_sample_has_a_fourth_of_the_long_tests(self):
+        step_list = [steps.Step("a", "a", "echo bazel test //...", has_long_tests=True)]
+        seen = set()
+        for sample in map(str, range(50)):
+            code, output = self.run_main(step_list, "--sample", sample)
+            self.assertEqual(code, 0)
+            step, tag = steps.skip_long_tests(step_list[0], sample)
+            self.assertIn(f"    {step.command}\n", output)
+            others = [f"-long_{i}" for i in range(1, steps.NUM_LONG + 1) if f"long_{i}" != tag]
+            self.assertIn(f"bazel test --test_tag_filters={','.join(others)} //...", output)
+            self.assertIn(f"of the long tests those of the tag {tag} ran; to run all: ", output)
+            seen.add(tag)
+        self.assertEqual(len(seen), steps.NUM_LONG)
+        for arguments in [["--sample", "all"], ["--only", "a"]]:
+            _, output = self.run_main(step_list, *arguments)
+            self.assertIn("    echo bazel test //...\n", output)
+            self.assertNotIn("long", output)
+
     def test_names_the_folders_of_shares_that_are_gone(self):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
