@@ -18,7 +18,8 @@
 //   to compute with tensors                  ops/pointwise.h, ops/reductions.h, ops/contract.h,
 //                                            ops/shapes.h, ops/nn.h, ops/elementwise.h, in
 //                                            namespace tessera::ops; gradients: ops/tape.h
-//   to train                                 ops/variable.h, ops/optimizer.h
+//   to train                                 ops/variable.h, nn/parameters.h, nn/optimizer.h; the
+//                                            parameters in namespace tessera::nn
 //   to draw random numbers                   ops/random.h, in namespace tessera::random
 //   to read data sets                        input/dataset.h, input/source.h,
 //                                            input/iterator_state.h; as tensors: input/loader.h,
@@ -79,11 +80,12 @@
 #include "job/cluster/cluster.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "nn/optimizer.h"
+#include "nn/parameters.h"
 #include "ops/contract.h"
 #include "ops/elementwise.h"
 #include "ops/local_gradient.h"
 #include "ops/nn.h"
-#include "ops/optimizer.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/reductions.h"

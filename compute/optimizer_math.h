@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The mathematics of optimizers, which threads of the host and kernels of GPUs have in common: how
-// one step changes one element of a value, and what is remembered of it. ops/optimizer.h has the
+// one step changes one element of a value, and what is remembered of it. nn/optimizer.h has the
 // sources of the rules.
 //
 // Pure functions. nvcc reads this header: it includes nothing but the language's headers.

@@ -96,6 +96,10 @@ TensorFacts facts_of(const DTensor& tensor) {
           rep.runtime->job().arithmetic()};
 }
 
+bool is_same_tensor(const DTensor& a, const DTensor& b) {
+  return &TensorAccess::rep(a) == &TensorAccess::rep(b);
+}
+
 void* op_state_of(const DTensor& tensor, absl::FunctionRef<std::shared_ptr<void>()> make) {
   return TensorAccess::rep(tensor).runtime->op_state(make);
 }

@@ -75,6 +75,8 @@ struct TensorFacts {
   Arithmetic arithmetic = {};
 };
 TensorFacts facts_of(const DTensor& tensor);
+// Whether both are handles of one tensor.
+bool is_same_tensor(const DTensor& a, const DTensor& b);
 // The state of the layer of operations for the tensor's client. The first call makes it by `make`;
 // it is destroyed with the client. Thread-safe. It must hold no mesh with a runtime. Requires no
 // error.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // update_on_devices(): tensors that get new values in place, as the variables and the state of an
-// optimizer do. Internal, for ops/.
+// optimizer do. Internal, for nn/.
 //
 //   DTensor* const state[] = {&value, &momentum};
 //   update_on_devices("Sgd", state, gradient, kernel);

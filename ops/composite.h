@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Helpers of operations that are composed of other operations. Internal to ops/.
+// Helpers of operations that are composed of other operations. Internal, for ops/ and nn/.
 //
 // f16 and bf16. A composed operation computes in f32 and rounds its result, and each gradient,
 // once; so its result depends on a layout by no more than a rounding. Only partial results are

@@ -27,7 +27,7 @@
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
-#include "ops/optimizer.h"
+#include "nn/optimizer.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "tests/support/clients.h"

@@ -22,7 +22,7 @@
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
-#include "ops/optimizer.h"
+#include "nn/optimizer.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/variable.h"

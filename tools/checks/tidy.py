@@ -58,8 +58,9 @@ LAYERS = {
         "examples",
     ],
     "input": ["base", "mesh", "layout", "device", "compute", "job", "dtensor"],
-    "distribute": ["base", "mesh", "layout", "device", "job", "dtensor", "ops", "input"],
-    "servers": ["base", "mesh", "layout", "device", "job", "dtensor", "ops", "input"],
+    "nn": ["base", "mesh", "layout", "device", "compute", "dtensor", "ops"],
+    "distribute": ["base", "mesh", "layout", "device", "job", "dtensor", "ops", "nn", "input"],
+    "servers": ["base", "mesh", "layout", "device", "job", "dtensor", "ops", "nn", "input"],
     "ops": ["base", "mesh", "layout", "relayout", "device", "compute", "dtensor"],
 }
 

@@ -5,10 +5,28 @@
 //   AdamW optimizer{.learning_rate = 1e-3};
 //   optimizer.apply(variables, tape.gradient(loss, watched));
 //
-// An optimizer holds the state of each variable, by the variable. The state has the layout of its
-// variable; with `shard_state` it is also split over the axes that the layout does not name, and so
+// An optimizer keeps state for each variable. The parts of the state are variables with names,
+// which can be saved and restored as those of a model:
+//
+//   optimizer           parts for a variable "w", in order
+//   Sgd                 "w/momentum"; none where `momentum` is 0
+//   Adam, AdamW         "w/first_moment", "w/second_moment", "w/step"
+//   Adagrad             "w/sum"
+//
+// state() has the parts of the variable that came first, then those of the second, ... They are
+// made, with the values before the first step, by prepare(), or by the apply() that is the first to
+// have the variable. So a program that restores calls prepare(), assigns the saved values to
+// state().variables(), and goes on bit for bit. A second variable of the name "w" has the parts
+// "w#2/momentum", ..., a third "w#3/momentum".
+//
+// Moments, momentum and sums have the shape and the layout of their variable; if `shard_state` is
+// set when they are made, they are also split over the axes that the layout does not name, and so
 // is the work: gradients, which may be partial, are moved to that layout (a reduce-scatter of
 // partial ones), and the new values back (an all-gather). The values have the same bits either way.
+// "w/step" is an i64 scalar: how often apply() had the variable. The first apply() after a new
+// value was assigned to it waits for that value.
+//
+// A copy of an optimizer has a state of its own, with the same values.
 //
 // A step is one pass over the value, the gradient and the state, in place where nothing else holds
 // the memory of a device: tensors that value() returned before keep theirs.
@@ -19,31 +37,25 @@
 // variable in f32, and cast() its value where the network uses it.
 //
 // apply() changes nothing unless every gradient fits its variable. InvalidArgument where their
-// numbers, shapes or dtypes differ, naming the variable; and for options out of range. It returns
-// before the values are there. A variable may be in one call once.
+// numbers, shapes or dtypes differ, naming the variable; for options out of range; and for a
+// "w/step" that is no number of steps. It returns before the values are there. A variable may be in
+// one call once. prepare() has the errors of apply() that do not depend on gradients.
 //
 // Sgd: Sutskever et al. 2013, as PyTorch has it (the first momentum is the gradient). Adam: Kingma,
 // Ba 2015. AdamW: Loshchilov, Hutter 2019. Adagrad: Duchi et al. 2011.
-#ifndef TESSERA_OPS_OPTIMIZER_H_
-#define TESSERA_OPS_OPTIMIZER_H_
+#ifndef TESSERA_NN_OPTIMIZER_H_
+#define TESSERA_NN_OPTIMIZER_H_
 
-#include <cstdint>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
+#include "nn/optimizer_state.h"
+#include "nn/parameters.h"
 #include "ops/variable.h"
 
 namespace tessera {
-
-// The state that an optimizer keeps for a variable.
-struct OptimizerSlots {
-  int64_t step = 0;
-  std::vector<DTensor> tensors;  // none before the first step
-};
-using OptimizerState = absl::flat_hash_map<Variable, OptimizerSlots>;
 
 struct Sgd {
   double learning_rate = 0.01;
@@ -51,8 +63,10 @@ struct Sgd {
   bool nesterov = false;
   double weight_decay = 0;
   bool shard_state = false;
-  OptimizerState state = {};
+  OptimizerState kept = {};  // programs use state()
 
+  nn::Parameters& state() { return kept.parameters(); }
+  Status prepare(absl::Span<const Variable> variables);
   Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
 };
 
@@ -63,8 +77,10 @@ struct Adam {
   double epsilon = 1e-8;
   double weight_decay = 0;  // added to the gradient
   bool shard_state = false;
-  OptimizerState state = {};
+  OptimizerState kept = {};  // programs use state()
 
+  nn::Parameters& state() { return kept.parameters(); }
+  Status prepare(absl::Span<const Variable> variables);
   Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
 };
 
@@ -75,8 +91,10 @@ struct AdamW {
   double epsilon = 1e-8;
   double weight_decay = 0.01;  // of the value, not of the gradient
   bool shard_state = false;
-  OptimizerState state = {};
+  OptimizerState kept = {};  // programs use state()
 
+  nn::Parameters& state() { return kept.parameters(); }
+  Status prepare(absl::Span<const Variable> variables);
   Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
 };
 
@@ -86,8 +104,10 @@ struct Adagrad {
   double weight_decay = 0;
   double initial_accumulator = 0;
   bool shard_state = false;
-  OptimizerState state = {};
+  OptimizerState kept = {};  // programs use state()
 
+  nn::Parameters& state() { return kept.parameters(); }
+  Status prepare(absl::Span<const Variable> variables);
   Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
 };
 
@@ -103,4 +123,4 @@ ClippedGradients clip_by_global_norm(absl::Span<const DTensor> gradients, double
 
 }  // namespace tessera
 
-#endif  // TESSERA_OPS_OPTIMIZER_H_
+#endif  // TESSERA_NN_OPTIMIZER_H_
