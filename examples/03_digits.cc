@@ -37,7 +37,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "examples/data_file.h"
 #include "examples/digits_csv.h"
 #include "examples/flag_limits.h"
@@ -117,16 +116,18 @@ Data load_data(const Digits& digits, const Mesh& mesh, random::Key key) {
 
 // 4. The network. Weights are uniform in [-limit, limit), with the limit of Glorot and Bengio,
 //    2010.
-std::vector<Variable> make_weights(const Mesh& mesh, random::Key key) {
+nn::Parameters make_weights(const Mesh& mesh, random::Key key) {
   const auto layout = [&](const char* text) { return Layout::parse(mesh, text); };
   const double limit1 = std::sqrt(6.0 / (kNumPixels + kHidden));
   const double limit2 = std::sqrt(6.0 / (kHidden + kNumDigits));
-  return {Variable("w1", random::uniform<float>(key.fold_in(0), {kNumPixels, kHidden},
-                                                layout("[-, model]"), -limit1, limit1)),
-          Variable("b1", zeros<float>({kHidden}, layout("[model]"))),
-          Variable("w2", random::uniform<float>(key.fold_in(1), {kHidden, kNumDigits},
-                                                layout("[model, -]"), -limit2, limit2)),
-          Variable("b2", zeros<float>({kNumDigits}, layout("[-]")))};
+  nn::Parameters weights;
+  weights.add("w1", random::uniform<float>(key.fold_in(0), {kNumPixels, kHidden},
+                                           layout("[-, model]"), -limit1, limit1));
+  weights.add("b1", zeros<float>({kHidden}, layout("[model]")));
+  weights.add("w2", random::uniform<float>(key.fold_in(1), {kHidden, kNumDigits},
+                                           layout("[model, -]"), -limit2, limit2));
+  weights.add("b2", zeros<float>({kNumDigits}, layout("[-]")));
+  return weights;
 }
 
 // The mean loss of some images.
@@ -149,9 +150,9 @@ DTensor loss_of(const std::vector<DTensor>& w, const Data& data, const DTensor& 
 }
 
 // 5. Training: every image once, in an order that the key decides. Calls enqueue work and return.
-Status train_epoch(std::vector<Variable>& weights, Sgd& optimizer, const Data& data,
-                   random::Key key, DTensor& tally) {
-  const StatusOr<Layout> split = Layout::parse(weights[0].layout().mesh(), "[batch]");
+Status train_epoch(const nn::Parameters& weights, Sgd& optimizer, const Data& data, random::Key key,
+                   DTensor& tally) {
+  const StatusOr<Layout> split = Layout::parse(data.train.layout().mesh(), "[batch]");
   const int64_t n = data.train.shape()[0];
   const DTensor shuffled =
       ops::take(data.train, random::permutation(key, n, data.train.layout()), 0);
@@ -159,16 +160,15 @@ Status train_epoch(std::vector<Variable>& weights, Sgd& optimizer, const Data& d
   for (int64_t begin = 0; begin < n; begin += batch_size) {
     const int64_t end = std::min(begin + batch_size, n);
     Tape tape;
-    std::vector<DTensor> w;
-    for (const Variable& weight : weights) w.push_back(tape.watch(weight.value()));
+    const std::vector<DTensor> w = weights.watch(tape);
     const DTensor loss = loss_of(w, data, ops::slice(shuffled, {begin}, {end}, {}, split), tally);
-    TESSERA_RETURN_IF_ERROR(optimizer.apply(absl::MakeSpan(weights), tape.gradient(loss, w)));
+    TESSERA_RETURN_IF_ERROR(optimizer.apply(weights.variables(), tape.gradient(loss, w)));
   }
   return absl::OkStatus();
 }
 
 // One client writes the progress and the files.
-Status train(const Client& client, std::vector<Variable>& weights, const Data& data,
+Status train(const Client& client, const nn::Parameters& weights, const Data& data,
              random::Key key) {
   Sgd optimizer{.learning_rate = 0.05, .momentum = 0.9};
   const auto n = static_cast<double>(data.train.shape()[0]);
@@ -192,10 +192,10 @@ Status train(const Client& client, std::vector<Variable>& weights, const Data& d
 }
 
 // 6. The test: the loss and accuracy on digits that were not in the training.
-Status test(const Client& client, const std::vector<Variable>& weights, const Data& data) {
-  const Mesh& mesh = weights[0].layout().mesh();
+Status test(const Client& client, const nn::Parameters& weights, const Data& data) {
+  const Mesh& mesh = data.held_out.layout().mesh();
   std::vector<DTensor> w;
-  for (const Variable& weight : weights) w.push_back(weight.value());
+  for (const Variable& weight : weights.variables()) w.push_back(weight.value());
   DTensor tally = zeros<double>({2}, data.labels.layout());
   loss_of(w, data, relayout(data.held_out, Layout::parse(mesh, "[batch]")), tally);
   TESSERA_ASSIGN_OR_RETURN(const HostTensor<double> sums, tally.to_host<double>());
@@ -208,10 +208,10 @@ Status test(const Client& client, const std::vector<Variable>& weights, const Da
 
 // 7. The weights. to_host() collects the shards from all devices, so every client calls it, and one
 //    client writes.
-Status save(const Client& client, const std::vector<Variable>& weights) {
+Status save(const Client& client, const nn::Parameters& weights) {
   const std::string folder = absl::GetFlag(FLAGS_out);
   if (folder.empty()) return absl::OkStatus();
-  for (const Variable& weight : weights) {
+  for (const Variable& weight : weights.variables()) {
     TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> host, weight.value().to_host<float>());
     if (client.client_id() != 0) continue;
     const std::string path = absl::StrCat(folder, "/", weight.name(), ".npy");
@@ -234,7 +234,7 @@ Status run(const char* program) {
                  client.num_clients(), mesh.to_string(), data.train.shape()[0],
                  data.held_out.shape()[0]);
   }
-  std::vector<Variable> weights = make_weights(mesh, key.fold_in(1));
+  const nn::Parameters weights = make_weights(mesh, key.fold_in(1));
   TESSERA_RETURN_IF_ERROR(train(client, weights, data, key.fold_in(2)));
   TESSERA_RETURN_IF_ERROR(test(client, weights, data));
   TESSERA_RETURN_IF_ERROR(save(client, weights));

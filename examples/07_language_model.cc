@@ -25,7 +25,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -40,7 +39,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "examples/data_file.h"
 #include "examples/flag_limits.h"
 #include "tessera.h"
@@ -82,22 +80,23 @@ class Weights {
 
   DTensor operator()(const std::string& name, const Shape& shape, absl::string_view layout,
                      Initial initial = kRandom) {
-    const auto [place, is_new] = places_.try_emplace(name, variables_.size());
-    if (is_new) {
-      variables_.emplace_back(
-          name, random::normal<float>(key_.fold_in(variables_.size()), shape,
+    const size_t num_weights = parameters_.names().size();
+    const size_t place = parameters_.find(name).value_or(num_weights);
+    if (place == num_weights) {
+      const Variable& weight = parameters_.add(
+          name, random::normal<float>(key_.fold_in(num_weights), shape,
                                       Layout::parse(mesh_, layout), initial.mean, initial.stddev));
-      values_.push_back(watched(variables_.back()));
+      values_.push_back(watched(weight));
     }
-    return values_[place->second];
+    return values_[place];
   }
   // Takes the current values of the variables, and lets the tape watch them unless it is null.
   void read(Tape* tape) {
     tape_ = tape;
     values_.clear();
-    for (const Variable& variable : variables_) values_.push_back(watched(variable));
+    for (const Variable& variable : parameters_.variables()) values_.push_back(watched(variable));
   }
-  absl::Span<Variable> variables() { return absl::MakeSpan(variables_); }
+  const nn::Parameters& parameters() const { return parameters_; }
   const std::vector<DTensor>& values() const { return values_; }
 
  private:
@@ -108,8 +107,7 @@ class Weights {
   Mesh mesh_;
   random::Key key_;
   Tape* tape_ = nullptr;
-  std::map<std::string, size_t> places_;
-  std::vector<Variable> variables_;
+  nn::Parameters parameters_;
   std::vector<DTensor> values_;
 };
 
@@ -212,7 +210,7 @@ Status train(const Client& client, Weights& w, const Text& text, random::Key key
     // `batch`. Each device then updates the part of each weight for which it keeps the state of
     // AdamW, and the new values are all-gathered.
     const ClippedGradients clipped = clip_by_global_norm(tape.gradient(loss, w.values()), 1);
-    TESSERA_RETURN_IF_ERROR(optimizer.apply(w.variables(), clipped.gradients));
+    TESSERA_RETURN_IF_ERROR(optimizer.apply(w.parameters().variables(), clipped.gradients));
     if (last_loss.has_value()) TESSERA_RETURN_IF_ERROR(last_loss->await());
     last_loss = loss;
 

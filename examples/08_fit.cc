@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "tessera.h"
 
 namespace {
@@ -31,28 +30,26 @@ Status fit() {
   const DTensor x =
       random::uniform<float>(key.fold_in(0), {kPoints, 1}, layout("[batch, -]"), -2, 2);
   const DTensor y = ops::sin(x * 2) + 0.5 * x;
-  std::vector<Variable> weights = {
-      Variable("w1", random::normal<float>(key.fold_in(1), {1, kHidden}, layout("[-, model]"))),
-      Variable("b1", zeros<float>({kHidden}, layout("[model]"))),
-      Variable("w2",
-               random::normal<float>(key.fold_in(2), {kHidden, 1}, layout("[model, -]"), 0, 0.2)),
-      Variable("b2", zeros<float>({1}, layout("[-]"))),
-  };
+  nn::Parameters weights;
+  weights.add("w1", random::normal<float>(key.fold_in(1), {1, kHidden}, layout("[-, model]")));
+  weights.add("b1", zeros<float>({kHidden}, layout("[model]")));
+  weights.add("w2",
+              random::normal<float>(key.fold_in(2), {kHidden, 1}, layout("[model, -]"), 0, 0.2));
+  weights.add("b2", zeros<float>({1}, layout("[-]")));
 
   // 2. The state of the optimizer is also split over the axes that a weight does not use.
   AdamW optimizer{.learning_rate = 0.02, .shard_state = true};
   for (int step = 0; step <= 200; ++step) {
     // 3. The tape records operations on watched tensors.
     Tape tape;
-    std::vector<DTensor> w;
-    for (const Variable& weight : weights) w.push_back(tape.watch(weight.value()));
+    const std::vector<DTensor> w = weights.watch(tape);
     const DTensor hidden = ops::tanh(ops::matmul(x, w[0]) + w[1]);
     const DTensor loss = ops::mean(ops::square(ops::matmul(hidden, w[2]) + w[3] - y));
 
     // 4. Each device has the gradient of its own points. It is a term of a sum, which the optimizer
     //    reduces.
     const std::vector<DTensor> gradients = tape.gradient(loss, w, {.reduce = Reduce::kLater});
-    TESSERA_RETURN_IF_ERROR(optimizer.apply(absl::MakeSpan(weights), gradients));
+    TESSERA_RETURN_IF_ERROR(optimizer.apply(weights.variables(), gradients));
     if (step % 50 != 0) continue;
     TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, loss.to_host<float>());
     if (client.client_id() == 0) std::printf("step %3d  loss %.5f\n", step, value.data[0]);

@@ -73,11 +73,11 @@ class Parameters {
   // A table: name, shape, dtype, layout, and the bytes on the device that holds the most. Members
   // of a group are below its name, indented. The first error, if there is one, is the last line.
   //
-  //   name        shape     dtype  layout      bytes per device
-  //   embedding   [64, 8]   f32    [model, -]              1024
+  //   name       shape    dtype  layout      bytes per device
+  //   embedding  [64, 8]  f32    [model, -]              1024
   //   block0/
   //     attend/
-  //       q       [8, 8]    f32    [-, model]               128
+  //       q      [8, 8]   f32    [-, model]               128
   //   2 in all: 576 elements, 1152 bytes per device
   std::string to_string() const;
 
