@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
@@ -96,17 +97,20 @@ Status check_gradients(const char* optimizer, absl::Span<const Variable> variabl
 }
 
 // The names of the tensors that a rule remembers, in the order of the engine.
-std::vector<const char*> names_of(kernels::StepRule rule) {
+absl::Span<const char* const> names_of(kernels::StepRule rule) {
+  static constexpr const char* kMomentum[] = {"momentum"};
+  static constexpr const char* kMoments[] = {"first_moment", "second_moment"};
+  static constexpr const char* kSum[] = {"sum"};
   switch (rule) {
     case kernels::StepRule::kSgd:
       return {};
     case kernels::StepRule::kMomentum:
     case kernels::StepRule::kNesterov:
-      return {"momentum"};
+      return kMomentum;
     case kernels::StepRule::kAdam:
-      return {"first_moment", "second_moment"};
+      return kMoments;
     case kernels::StepRule::kAdagrad:
-      return {"sum"};
+      return kSum;
   }
   return {};
 }
@@ -150,7 +154,8 @@ class CountTensors {
         last_.has_value() && last_count_ == count &&
         internal::facts_of(*last_).runtime_number == internal::facts_of(like).runtime_number &&
         last_->layout() == like.layout();
-    if (!fits) last_ = full<int64_t>({}, count, like.layout());
+    // full() would take a turn of a device, which then is not idle when the step comes.
+    if (!fits) last_ = from_host<int64_t>({count}, {}, like.layout());
     last_count_ = count;
     return *last_;
   }
@@ -160,19 +165,22 @@ class CountTensors {
   int64_t last_count_ = 0;
 };
 
+// The value of a variable, then its optimizer state.
+using Values = absl::InlinedVector<DTensor*, 1 + kernels::kMaxStepSlots>;
+
 // Calls update() with the values of all variables, which it may replace, in `values`.
-Status update_values(absl::Span<const Variable> variables, std::vector<DTensor*>& values,
+Status update_values(absl::Span<const Variable* const> variables, Values& values,
                      absl::FunctionRef<Status()> update) {
   if (values.size() == variables.size()) return update();
-  return internal::update_value(variables[values.size()], [&](DTensor& value) {
+  return internal::update_value(*variables[values.size()], [&](DTensor& value) {
     values.push_back(&value);
     return update_values(variables, values, update);
   });
 }
 
-// Moves the value and its optimizer state, `changed`, one step by the gradient; all of one layout.
-Status run_step(const char* name, const kernels::OptimizerStep& step,
-                absl::Span<DTensor* const> changed, const DTensor& gradient) {
+// Moves `changed` one step by the gradient; all of one layout.
+Status run_step(const char* name, const kernels::OptimizerStep& step, const Values& changed,
+                const DTensor& gradient) {
   return internal::update_on_devices(
       name, changed, gradient,
       [step, dtype = changed[0]->dtype()](Engine* engine, const internal::UpdateArrays& arrays) {
@@ -187,10 +195,9 @@ Status run_step(const char* name, const kernels::OptimizerStep& step,
 
 // As run_step(), with a value of the layout of `variable`, and gradient and state of their own.
 Status run_step_on_shards(const char* name, const kernels::OptimizerStep& step,
-                          const Variable& variable, std::vector<DTensor*> changed,
-                          const DTensor& gradient) {
-  DTensor& value = *changed[0];
+                          const Variable& variable, Values& changed, const DTensor& gradient) {
   if (gradient.layout() == variable.layout()) return run_step(name, step, changed, gradient);
+  DTensor& value = *changed[0];
   DTensor shards = relayout(value, gradient.layout());
   TESSERA_RETURN_IF_ERROR(internal::facts_of(shards).error);
   changed[0] = &shards;
@@ -218,11 +225,11 @@ Status apply_step(const Method& method, Numbers numbers, const Variable& variabl
   }
   const kernels::OptimizerStep step = {method.rule, numbers(static_cast<double>(count))};
   // An Sgd whose momentum was set to 0 keeps a tensor that it does not use.
-  std::vector<Variable> changed = {variable};
+  absl::InlinedVector<const Variable*, 1 + kernels::kMaxStepSlots> changed = {&variable};
   for (int k = 0; k < kernels::num_step_slots(method.rule); ++k) {
-    changed.push_back(state.tensors[k]);
+    changed.push_back(&state.tensors[k]);
   }
-  std::vector<DTensor*> values;
+  Values values;
   TESSERA_RETURN_IF_ERROR(update_values(changed, values, [&] {
     return run_step_on_shards(method.name, step, variable, values, moved);
   }));
@@ -237,14 +244,16 @@ Status apply_step(const Method& method, Numbers numbers, const Variable& variabl
 
 Status apply_steps(const Method& method, Numbers numbers, OptimizerState& state,
                    absl::Span<const Variable> variables, absl::Span<const DTensor> gradients) {
+  std::vector<internal::StateOfVariable*> states;
+  states.reserve(variables.size());
   for (const Variable& variable : variables) {
-    internal::StateOfVariable& own = state.of(variable);
-    if (own.steps.has_value()) TESSERA_RETURN_IF_ERROR(read_count(method.name, *own.steps));
+    internal::StateOfVariable* const own = states.emplace_back(&state.of(variable));
+    if (own->steps.has_value()) TESSERA_RETURN_IF_ERROR(read_count(method.name, *own->steps));
   }
   CountTensors count_tensors;
   for (size_t i = 0; i < variables.size(); ++i) {
-    TESSERA_RETURN_IF_ERROR(apply_step(method, numbers, variables[i], gradients[i],
-                                       state.of(variables[i]), count_tensors));
+    TESSERA_RETURN_IF_ERROR(
+        apply_step(method, numbers, variables[i], gradients[i], *states[i], count_tensors));
   }
   return absl::OkStatus();
 }

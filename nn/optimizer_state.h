@@ -30,7 +30,7 @@ namespace internal {
 // What an optimizer keeps for a variable.
 struct KeptState {
   // The names of its tensors, which have the shape of the variable, in the order of the engine.
-  std::vector<const char*> tensors;
+  absl::Span<const char* const> tensors;
   // Their elements before the first step.
   double initial = 0;
   // Whether it keeps the number of steps too.

@@ -57,7 +57,7 @@ SHARES = {
     "relayouts": "tests/collectives tests/relayout",
     "hosts": "tests/hosts tests/loopback",
     "gpu": "tests/gpu dtensor tests/dtensor",
-    "ops": "ops tests/ops",
+    "ops": "nn ops tests/nn tests/ops",
     "inputs": "fuzz tests/bad_inputs input tests/input",
     "rest": "",
 }
