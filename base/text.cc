@@ -118,6 +118,16 @@ std::string quoted(absl::string_view text) {
 
 std::string quoted_whole(absl::string_view text) { return absl::StrCat("\"", escaped(text), "\""); }
 
+size_t utf8_prefix(absl::string_view text) {
+  size_t place = 0;
+  while (place < text.size()) {
+    const Character front = front_character(text.substr(place));
+    if (!front.code.has_value()) break;
+    place += front.num_bytes;
+  }
+  return place;
+}
+
 std::string quoted_list(absl::Span<const std::string> names) {
   return absl::StrJoin(names, ", ", [](std::string* out, const std::string& name) {
     absl::StrAppend(out, quoted(name));

@@ -29,6 +29,10 @@ std::string quoted(absl::string_view text);
 // As quoted(), without the cut, for texts that are compared and not shown.
 std::string quoted_whole(absl::string_view text);
 
+// The number of bytes before the first that is no UTF-8; text.size() where all are. Overlong forms
+// and surrogates are no UTF-8.
+size_t utf8_prefix(absl::string_view text);
+
 // "\"batch\", \"model\"".
 std::string quoted_list(absl::Span<const std::string> names);
 

@@ -3,6 +3,7 @@
 // Names, suggestions, and the cursor that both text forms are read with.
 #include "base/text.h"
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -70,6 +71,21 @@ TEST(QuotedTest, ShortensLongTexts) {
     const size_t end = shown.find("...");
     EXPECT_EQ(shown[end - 1], '\xa9') << shown;
   }
+}
+
+TEST(Utf8PrefixTest, EndsBeforeTheFirstByteThatIsNoUtf8) {
+  const std::pair<std::string, size_t> cases[] = {
+      {"", 0},
+      {std::string("a\0\x7f", 3), 3},
+      {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 9},
+      {"ab\xff", 2},
+      {"a\xc0\x80", 1},          // overlong
+      {"a\xed\xa0\x80", 1},      // a surrogate
+      {"a\xf4\x90\x80\x80", 1},  // beyond 10FFFF
+      {"\xc3\xa9\xe2\x82", 2},   // cut off
+      {"\x80", 0},
+  };
+  for (const auto& [text, expected] : cases) EXPECT_EQ(utf8_prefix(text), expected) << text;
 }
 
 TEST(TextCursorTest, ANumberThatIsTooLargeSaysSo) {

@@ -15,8 +15,8 @@
 //   text                      json::parse() of 3.11.2           here
 //   {"a":1,"a":2}             keeps the last                    InvalidArgument
 //   {}\0\0, \xef\xbb\xbf{}    ignores the bytes                 InvalidArgument
-//   18446744073709551616      a double, without a word          a number that is no integer
-//   -0                        the integer 0                     a number that is no integer
+//   18446744073709551616      a double, without a word          not an integer
+//   -0                        the integer zero                  not an integer
 //   100,000 brackets          allocates each level              InvalidArgument beyond kMaxDepth
 //
 // Memory: 16 bytes a value and a name, and the bytes of the texts; the time is linear, except for

@@ -48,6 +48,8 @@ class RandomAccessFile {
   // Reads as many bytes of `out` as the file has at `offset`, and returns their number. Fails with
   // the system's error, without the path.
   StatusOr<size_t> read_some(int64_t offset, absl::Span<std::byte> out) const;
+  // The first `count` bytes, or all of a file that had fewer when it was opened. Errors as read().
+  StatusOr<std::string> read_front(int64_t count) const;
 
  private:
   RandomAccessFile(std::string path, FileDescriptor descriptor, int64_t size)

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// .npy headers against the facts: each good file, each malformed one with its reason, every cut and
+// every flipped bit.
+#include "files/npy.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+#include "base/status.h"
+#include "files/fact_files.h"
+#include "files/random_access_file.h"
+#include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::files {
+namespace {
+
+using absl::StatusCode;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::StatusIs;
+
+StatusOr<NpyHeader> parse(absl::string_view bytes) {
+  return parse_npy(bytes, static_cast<int64_t>(bytes.size()));
+}
+
+StatusOr<NpyHeader> read_file(const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(const auto file, RandomAccessFile::open(path));
+  return read_npy_header(*file);
+}
+
+// "f32 [2, 3] at 128", and the orders that are not the usual ones.
+std::string to_string(const NpyHeader& header) {
+  return absl::StrCat(dtype_name(header.dtype), " ", shape_to_string(header.shape), " at ",
+                      header.data_offset, header.is_fortran ? ", by columns" : "",
+                      header.is_big_endian ? ", big-endian" : "");
+}
+
+struct GoodCase {
+  const char* name;
+  const char* header;
+};
+const GoodCase kGood[] = {
+    {"f4_2x3_v1", "f32 [2, 3] at 128"},
+    {"f4_2x3_v2", "f32 [2, 3] at 128"},
+    {"f4_2x3_v3", "f32 [2, 3] at 128"},
+    {"scalar_f8", "f64 [] at 128"},
+    {"rank_1", "i64 [2] at 128"},
+    {"empty_0x3", "f32 [0, 3] at 128"},
+    {"fortran_2x3", "i32 [2, 3] at 128, by columns"},
+    {"big_endian_f4", "f32 [2] at 128, big-endian"},
+    {"bool", "bool [2] at 128"},
+    {"f2", "f16 [2] at 128"},
+    {"i1", "i8 [1] at 128"},
+    {"u1", "u8 [1] at 128"},
+    {"align_16", "f32 [2, 3] at 80"},
+    {"unpadded", "f32 [2, 3] at 69"},
+    {"keys_in_other_order", "f32 [2, 3] at 128"},
+    {"double_quotes", "f32 [2, 3] at 128"},
+    {"native_byte_order", "f32 [2, 3] at 128"},
+    {"no_byte_order_u1", "u8 [1] at 128"},
+    {"python2_long", "f32 [2, 3] at 128"},
+    {"trailing_bytes", "f32 [2, 3] at 128"},
+};
+
+struct BadCase {
+  const char* name;
+  const char* message;
+};
+const BadCase kBad[] = {
+    {"big_endian_i2", "its element type is \">i2\" (i16); types are b1"},
+    {"bf16_as_numpy_saves_it",
+     "its element type is \"<V2\" (bytes without a type; NumPy saves bf16 so)"},
+    {"structured", "its elements are structures"},
+    {"complex", "its element type is \"<c8\" (complex f32)"},
+    {"string", "its element type is \"<U2\" (text)"},
+    {"datetime", "its element type is \"<M8[D]\" (dates or times)"},
+    {"u2", "its element type is \"<u2\" (u16)"},
+    {"bool_q", "its element type is \"?\", which NumPy does not write; types are b1"},
+    {"name_float32",
+     "its element type is \"float32\", which NumPy does not write; types are b1, i1, u1, i4, i8, "
+     "f2, f4 and f8"},
+    {"shape_list", "has \"[\" at character 3, where \"(\" of a tuple"},
+    {"shape_number", "has \"6\" at character 3, where \"(\" of a tuple"},
+    {"shape_no_comma", "where \",\": a tuple of one size is (6,)"},
+    {"negative_size", "shape [-1, 6] has size -1 in dim 0"},
+    {"size_overflow",
+     "shape [4294967296, 4294967296, 4] has more elements than a 64-bit integer counts"},
+    {"huge_size", "its array f32 [1099511627776] takes 4398046511104 bytes, and 4 are there"},
+    {"short_data", "its array f32 [2, 3] takes 24 bytes, and 20 are there"},
+    {"no_descr", "its header has no descr"},
+    {"extra_key", "its header has the key \"x\"; descr, fortran_order and shape are known"},
+    {"duplicate_key", "its header has the key \"descr\" twice"},
+    {"order_is_a_number", "where \"True\" or \"False\""},
+    {"magic", "it is not a .npy file: it does not begin with \"\\x93NUMPY\""},
+    {"version_4", "it has version 4.0 of the .npy format; 1.0, 2.0 and 3.0 are known"},
+    {"version_1_1", "it has version 1.1 of the .npy format; 1.0, 2.0 and 3.0 are known"},
+    {"header_past_the_end", "its header has 60000 bytes, and 118 are there"},
+    {"v2_length_4_gib", "its header has 4294967295 bytes, and "},
+    {"object_dtype",
+     "its element type is \"|O\" (objects of Python, which would be unpickled); types are b1"},
+    {"code_in_header", "where a size or \")\""},
+    {"deep_nesting", "where a size or \")\""},
+    {"nine_bytes", "it has 9 bytes, which end before the length of its header does"},
+    {"not_ascii_v1", "its header has the byte ff, and is ASCII in version 1.0"},
+    {"utf8_name_v3", "its elements are structures"},
+    {"bit_sized", "its element type is \"<f16\" (f128)"},
+    {"f3", "its element type is \"<f3\", which NumPy does not write"},
+};
+
+std::vector<FactFile> files_of(bool are_good) {
+  std::vector<FactFile> files = fact_files("npy");
+  const auto is_other = [&](const FactFile& file) { return (file.answer == "OK") != are_good; };
+  files.erase(std::remove_if(files.begin(), files.end(), is_other), files.end());
+  return files;
+}
+
+StatusCode code_of(absl::string_view answer) {
+  if (answer == "DataLoss") return StatusCode::kDataLoss;
+  return answer == "Unimplemented" ? StatusCode::kUnimplemented : StatusCode::kInvalidArgument;
+}
+
+TEST(NpyTest, GoodFilesOfTheFacts) {
+  const std::vector<FactFile> files = files_of(true);
+  ASSERT_EQ(files.size(), std::size(kGood));
+  for (const GoodCase& row : kGood) {
+    SCOPED_TRACE(row.name);
+    const auto file = std::find_if(files.begin(), files.end(),
+                                   [&](const FactFile& file) { return file.name == row.name; });
+    ASSERT_NE(file, files.end());
+    TESSERA_ASSERT_OK_AND_ASSIGN(const NpyHeader header, parse(file->bytes));
+    EXPECT_EQ(to_string(header), row.header);
+    const int64_t end = header.data_offset + num_bytes(header.shape, header.dtype);
+    EXPECT_EQ(end + (file->name == "trailing_bytes"), file->bytes.size());
+    TESSERA_ASSERT_OK_AND_ASSIGN(const NpyHeader read,
+                                 read_file(write_test_file("good.npy", file->bytes)));
+    EXPECT_EQ(to_string(read), row.header);
+  }
+}
+
+TEST(NpyTest, MalformedFilesOfTheFacts) {
+  const std::vector<FactFile> files = files_of(false);
+  ASSERT_EQ(files.size(), std::size(kBad));
+  for (const BadCase& row : kBad) {
+    SCOPED_TRACE(row.name);
+    const auto file = std::find_if(files.begin(), files.end(),
+                                   [&](const FactFile& file) { return file.name == row.name; });
+    ASSERT_NE(file, files.end());
+    const StatusCode code = code_of(file->answer);
+    EXPECT_THAT(parse(file->bytes), StatusIs(code, HasSubstr(row.message)));
+    const std::string path = write_test_file("bad.npy", file->bytes);
+    EXPECT_THAT(read_file(path),
+                StatusIs(code, AllOf(HasSubstr(absl::StrCat("file \"", path, "\": ")),
+                                     HasSubstr(row.message))));
+  }
+}
+
+TEST(NpyTest, EveryCutIsDataLoss) {
+  for (const FactFile& file : files_of(true)) {
+    SCOPED_TRACE(file.name);
+    const size_t end = file.bytes.size() - (file.name == "trailing_bytes");
+    for (size_t size = 0; size < end; ++size) {
+      ASSERT_THAT(parse(absl::string_view(file.bytes).substr(0, size)),
+                  StatusIs(StatusCode::kDataLoss));
+    }
+  }
+}
+
+TEST(NpyTest, AnyFlippedBitIsRefusedOrFitsTheFile) {
+  int num_good = 0, num_bad = 0;
+  for (const FactFile& file : fact_files("npy")) {
+    SCOPED_TRACE(file.name);
+    std::string bytes = file.bytes;
+    for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+      bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+      const StatusOr<NpyHeader> header = parse(bytes);
+      bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+      ++(header.ok() ? num_good : num_bad);
+      if (header.ok()) {
+        ASSERT_THAT(validate_shape(header->shape, header->dtype), IsOk());
+        ASSERT_LE(header->data_offset + num_bytes(header->shape, header->dtype),
+                  static_cast<int64_t>(bytes.size()));
+      } else {
+        ASSERT_TRUE(absl::IsInvalidArgument(header.status()) || absl::IsDataLoss(header.status()) ||
+                    absl::IsUnimplemented(header.status()))
+            << header.status();
+      }
+    }
+  }
+  EXPECT_GT(num_good, 1000);  // such as bits of values
+  EXPECT_GT(num_bad, 1000);
+}
+
+// A .npy file of version 1.0.
+std::string npy_of(absl::string_view header) {
+  std::string bytes("\x93NUMPY\x01\x00", 8);
+  bytes.push_back(static_cast<char>(header.size() & 0xff));
+  bytes.push_back(static_cast<char>(header.size() >> 8));
+  return absl::StrCat(bytes, header, std::string(64, '\0'));
+}
+
+TEST(NpyTest, HeadersOfEveryWriter) {
+  for (const char* const header : {
+           "{'descr': 'f4', 'fortran_order': False, 'shape': (2, 3), }",
+           "{'descr': '|f4', 'fortran_order': False, 'shape': (2 , 3L)}",
+           "{u'descr': u'<f4', u'fortran_order': False, u'shape': (2L, 3L,), }",
+           "{b'descr': b'<f4', 'fortran_order': False, 'shape': (2, 3), }  \n",
+       }) {
+    SCOPED_TRACE(header);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const NpyHeader read, parse(npy_of(header)));
+    EXPECT_EQ(read.dtype, DType::kFloat32);
+    EXPECT_EQ(read.shape, (Shape{2, 3}));
+  }
+}
+
+TEST(NpyTest, OtherMalformedHeaders) {
+  std::string rank_255 = "{'descr': '|u1', 'fortran_order': False, 'shape': (";
+  for (int i = 0; i < 255; ++i) absl::StrAppend(&rank_255, "1,");
+  absl::StrAppend(&rank_255, ")}");
+  struct Case {
+    const char* name;
+    std::string header;
+    StatusCode code;
+    const char* message;
+  };
+  const Case cases[] = {
+      {"blank_in_the_type", "{'descr': ' <f4', 'fortran_order': False, 'shape': (2,)}",
+       StatusCode::kInvalidArgument, "its element type is \" <f4\""},
+      {"blank_after_the_prefix", "{u 'descr': '<f4'}", StatusCode::kInvalidArgument,
+       "a text in quotes"},
+      {"quote_not_closed", "{'descr", StatusCode::kInvalidArgument,
+       "a text without a closing quote: \"'descr\""},
+      {"two_orders", "{'fortran_order': False, 'fortran_order': True}",
+       StatusCode::kInvalidArgument, "the key \"fortran_order\" twice"},
+      {"only_a_comma", "{'shape': (,)}", StatusCode::kInvalidArgument, "a size or \")\""},
+      {"rank_255", rank_255, StatusCode::kInvalidArgument, "the rank of its array is over 254"},
+      {"void_without_a_size", "{'descr': '|V'}", StatusCode::kInvalidArgument,
+       "its element type is \"|V\", which NumPy does not write"},
+  };
+  for (const Case& row : cases) {
+    SCOPED_TRACE(row.name);
+    EXPECT_THAT(parse(npy_of(row.header)), StatusIs(row.code, HasSubstr(row.message)));
+  }
+}
+
+TEST(NpyTest, ALongHeaderIsRefused) {
+  std::string bytes("\x93NUMPY\x02\x00\x01\x00\x10\x00", 12);  // 2^20 + 1
+  bytes.append((1 << 20) + 1, ' ');
+  EXPECT_THAT(parse(bytes), StatusIs(StatusCode::kInvalidArgument,
+                                     HasSubstr("its header has 1048577 bytes; at most 1048576")));
+}
+
+TEST(NpyTest, WriteAsNumpy) {
+  for (const FactFile& file : files_of(true)) {
+    SCOPED_TRACE(file.name);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const NpyHeader header, parse(file.bytes));
+    const std::string front = format_npy_header(header.dtype, header.shape);
+    EXPECT_EQ(front.size() % 64, 0);
+    for (const absl::string_view name :
+         {"f4_2x3_v1", "scalar_f8", "rank_1", "empty_0x3", "bool", "f2", "i1", "u1"}) {
+      if (file.name == name) {
+        EXPECT_EQ(front, file.bytes.substr(0, header.data_offset));
+      }
+    }
+    TESSERA_ASSERT_OK_AND_ASSIGN(const NpyHeader again,
+                                 parse(absl::StrCat(front, std::string(64, '\0'))));
+    EXPECT_EQ(again.dtype, header.dtype);
+    EXPECT_EQ(again.shape, header.shape);
+    EXPECT_FALSE(again.is_fortran || again.is_big_endian);
+  }
+}
+
+// numpy.lib.format leaves room for 21 digits of dim 0, and adds a block of 64 blanks where the
+// header ends at a block.
+TEST(NpyTest, BlanksAreThoseOfNumpy) {
+  constexpr size_t kOfRank2 =
+      absl::string_view("0123456789{'descr': '|u1', 'fortran_order': False, 'shape': (1, 1), }\n")
+          .size() +
+      20;
+  bool had_full_block = false;
+  for (int rank = 2; rank < 40; ++rank) {
+    const size_t bytes = kOfRank2 + 3 * (rank - 2);
+    EXPECT_EQ(format_npy_header(DType::kUint8, Shape(rank, 1)).size(), (bytes / 64 + 1) * 64);
+    had_full_block = had_full_block || bytes % 64 == 0;
+  }
+  EXPECT_TRUE(had_full_block);
+  EXPECT_EQ(format_npy_header(DType::kUint8, {int64_t{1} << 40, 1}).size(),
+            format_npy_header(DType::kUint8, {1, 1}).size());
+}
+
+}  // namespace
+}  // namespace tessera::files
