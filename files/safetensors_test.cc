@@ -295,7 +295,8 @@ TEST(SafetensorsTest, DTypesHaveTheirNames) {
   }
   EXPECT_EQ(safetensors_name(DType::kBFloat16), "BF16");
   EXPECT_THAT(dtype_of_safetensors("U16"),
-              StatusIs(StatusCode::kUnimplemented, HasSubstr("dtype U16 of safetensors")));
+              StatusIs(StatusCode::kUnimplemented,
+                       HasSubstr("dtype U16 of safetensors is not supported; supported are BOOL")));
   EXPECT_THAT(dtype_of_safetensors("F8_E4M3"),
               StatusIs(StatusCode::kUnimplemented, HasSubstr("dtype F8_E4M3")));
   EXPECT_THAT(dtype_of_safetensors("f32"),

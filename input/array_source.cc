@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files of one array, whose elements are its parts along dim 0: .npy of NumPy (numpy.lib.format,
-// versions 1 to 3), and IDX of the MNIST data sets.
+// Files of one array, whose elements are its parts along dim 0: .npy of NumPy (files/npy.h), and
+// IDX of the MNIST data sets.
 //
-//   "\x93NUMPY" major minor | header length: 2 bytes, from version 2 on 4 | {'descr': '<f4', ...}
-//   0 0 type rank | rank sizes of 4 bytes, big-endian
+//   0 0 type rank | rank sizes of 4 bytes, big-endian | elements, big-endian
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -16,13 +15,12 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "base/text.h"
+#include "files/npy.h"
 #include "input/file_sources.h"
 #include "input/input_file.h"
 
@@ -32,116 +30,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "elements are taken as they are in files");
 
-uint64_t read_integer(absl::string_view bytes, bool is_big_endian) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    const size_t at = is_big_endian ? i : bytes.size() - 1 - i;
-    value = value << 8 | static_cast<uint8_t>(bytes[at]);
-  }
-  return value;
-}
-
-// The dtype of a NumPy type such as 'f4'.
-std::optional<DType> dtype_of_npy(absl::string_view name) {
-  constexpr std::pair<absl::string_view, DType> kNames[] = {
-      {"b1", DType::kBool},    {"i1", DType::kInt8},    {"u1", DType::kUint8},
-      {"i4", DType::kInt32},   {"i8", DType::kInt64},   {"f2", DType::kFloat16},
-      {"f4", DType::kFloat32}, {"f8", DType::kFloat64},
-  };
-  for (const auto& [text, dtype] : kNames) {
-    if (text == name) return dtype;
-  }
-  return std::nullopt;
-}
-
-// Reads the dictionary of a .npy header: 'descr', 'fortran_order' and 'shape', in any order.
-class NpyDictionary {
- public:
-  explicit NpyDictionary(absl::string_view text) : cursor_("header", text) {}
-
-  Status read(ArrayHeader* header) {
-    if (!cursor_.consume('{')) return cursor_.expected("\"{\"");
-    while (!cursor_.consume('}')) {
-      TESSERA_ASSIGN_OR_RETURN(const std::string key, read_text());
-      if (!cursor_.consume(':')) return cursor_.expected("\":\"");
-      if (key == "descr") {
-        TESSERA_RETURN_IF_ERROR(read_descr(header));
-      } else if (key == "fortran_order") {
-        TESSERA_RETURN_IF_ERROR(read_order(header));
-      } else if (key == "shape") {
-        TESSERA_RETURN_IF_ERROR(read_shape(header));
-      } else {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "its header has the key ", quoted(key), "; descr, fortran_order and shape are known"));
-      }
-      if (!cursor_.consume(',') && !cursor_.next_is('}')) return cursor_.expected("\",\" or \"}\"");
-    }
-    if (!cursor_.at_end()) return cursor_.expected("the end of the header");
-    for (const auto& [name, found] :
-         {std::pair{"descr", has_descr_}, {"fortran_order", has_order_}, {"shape", has_shape_}}) {
-      if (!found) return absl::InvalidArgumentError(absl::StrCat("its header has no ", name));
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  // Reads a string of Python 2 or 3: 'f4', "f4", u'f4' or b'f4'.
-  StatusOr<std::string> read_text() {
-    if (!cursor_.consume('u')) (void)cursor_.consume('b');
-    const char quote = cursor_.next_is('"') ? '"' : '\'';
-    if (!cursor_.consume(quote)) return cursor_.expected("a text in quotes");
-    const absl::string_view rest = cursor_.rest();
-    const size_t end = rest.find(quote);
-    if (end == absl::string_view::npos) return cursor_.expected("a closing quote");
-    cursor_ = TextCursor("header", rest.substr(end + 1));
-    return std::string(rest.substr(0, end));
-  }
-  Status read_descr(ArrayHeader* header) {
-    if (cursor_.next_is('[')) {
-      return absl::InvalidArgumentError(
-          "its elements are structures; save each of their fields as an array");
-    }
-    TESSERA_ASSIGN_OR_RETURN(const std::string name, read_text());
-    // The byte order may be left out; it is then the machine's, as with '='.
-    absl::string_view type = name;
-    const bool has_order = !type.empty() && absl::StrContains("<>|=", type.substr(0, 1));
-    if (has_order) type.remove_prefix(1);
-    const std::optional<DType> dtype = dtype_of_npy(type);
-    if (!dtype.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "its element type is ", quoted(name),
-          "; types are b1, i1, u1, i4, i8, f2, f4 and f8, after <, >, =, | or nothing"));
-    }
-    header->dtype = *dtype;
-    header->is_big_endian = has_order && name[0] == '>';
-    has_descr_ = true;
-    return absl::OkStatus();
-  }
-  Status read_order(ArrayHeader* header) {
-    TextCursor before = cursor_;
-    const absl::string_view order = cursor_.read_name();
-    if (order != "True" && order != "False") return before.expected("\"True\" or \"False\"");
-    header->is_fortran = order == "True";
-    has_order_ = true;
-    return absl::OkStatus();
-  }
-  Status read_shape(ArrayHeader* header) {
-    if (!cursor_.consume('(')) return cursor_.expected("\"(\"");
-    header->shape.clear();
-    while (!cursor_.consume(')')) {
-      const std::optional<int64_t> size = cursor_.read_integer();
-      if (!size.has_value()) return cursor_.expected("a size or \")\"");
-      header->shape.push_back(*size);
-      (void)cursor_.consume('L');  // a long integer of Python 2
-      if (!cursor_.consume(',') && !cursor_.next_is(')')) return cursor_.expected("\",\" or \")\"");
-    }
-    has_shape_ = true;
-    return absl::OkStatus();
-  }
-
-  TextCursor cursor_;
-  bool has_descr_ = false, has_order_ = false, has_shape_ = false;
-};
+// Both formats are described by one header.
+using ArrayHeader = files::NpyHeader;
 
 // The data of an array in Fortran order is a list of columns, one for each number of an element. A
 // column holds this number of all elements:
@@ -280,67 +170,18 @@ class ArraySource : public Source {
   std::unique_ptr<const FortranReader> fortran_;
 };
 
-// Checks an array with this header in a file of so many bytes.
-Status check_array(const ArrayHeader& header, int64_t file_bytes) {
+// Makes a source of an array whose bytes are in the file.
+StatusOr<NamedSource> array_source(absl::string_view kind, std::shared_ptr<const InputFile> file,
+                                   ArrayHeader header) {
   if (header.shape.empty()) {
-    return absl::InvalidArgumentError(
-        "its array is a scalar; elements are the parts of an array along dim 0");
-  }
-  TESSERA_RETURN_IF_ERROR(validate_shape(header.shape, header.dtype));
-  // Both are below 2^63, and the offset is small.
-  const uint64_t needed = static_cast<uint64_t>(header.data_offset) +
-                          static_cast<uint64_t>(num_bytes(header.shape, header.dtype));
-  if (static_cast<uint64_t>(file_bytes) == needed) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("its array ", TensorSpec{header.dtype, header.shape}.to_string(), " after ",
-                   header.data_offset, " bytes of header makes ", needed,
-                   " bytes, and the file has ", file_bytes));
-}
-
-// Opens the file and reads its header by `parse`.
-template <class Parse>
-StatusOr<NamedSource> array_source(absl::string_view kind, const std::string& path,
-                                   int64_t header_bytes, Parse parse) {
-  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const InputFile> file, InputFile::open(path));
-  TESSERA_ASSIGN_OR_RETURN(const std::string front, file->read_front(header_bytes));
-  StatusOr<ArrayHeader> header = parse(front);
-  if (!header.ok()) return file->error(header.status().message());
-  if (const Status status = check_array(*header, file->size()); !status.ok()) {
-    return file->error(status.message());
+    return file->error("its array is a scalar; elements are the parts of an array along dim 0");
   }
   const uint64_t hash = hash_of_files(kind, {file});
-  return NamedSource{std::make_shared<const ArraySource>(std::move(file), *std::move(header)),
-                     hash};
+  return NamedSource{std::make_shared<const ArraySource>(std::move(file), std::move(header)), hash};
 }
 
-}  // namespace
-
-StatusOr<ArrayHeader> parse_npy_header(absl::string_view bytes) {
-  constexpr absl::string_view kMagic("\x93NUMPY", 6);
-  if (!absl::StartsWith(bytes, kMagic)) {
-    return absl::InvalidArgumentError(
-        "it is not a .npy file: it does not begin with \"\\x93NUMPY\"");
-  }
-  if (bytes.size() < 8) return absl::InvalidArgumentError("it ends in the header");
-  const int version = static_cast<uint8_t>(bytes[6]);
-  if (version < 1 || version > 3) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("it has version ", version, " of the .npy format; 1 to 3 are known"));
-  }
-  const size_t length_bytes = version == 1 ? 2 : 4;
-  if (bytes.size() < 8 + length_bytes) return absl::InvalidArgumentError("it ends in the header");
-  const uint64_t length = read_integer(bytes.substr(8, length_bytes), /*is_big_endian=*/false);
-  const size_t begin = 8 + length_bytes;
-  if (length > bytes.size() - begin) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "its header has ", length, " bytes; ", bytes.size() - begin, " are there, or can be read"));
-  }
-  ArrayHeader header = {};
-  header.data_offset = static_cast<int64_t>(begin + length);
-  TESSERA_RETURN_IF_ERROR(NpyDictionary(bytes.substr(begin, length)).read(&header));
-  return header;
-}
-
+// Reads the header of an IDX file from its first bytes, at most kMaxIdxHeaderBytes.
+constexpr int64_t kMaxIdxHeaderBytes = 4 + 255 * 4;
 StatusOr<ArrayHeader> parse_idx_header(absl::string_view bytes) {
   if (bytes.size() < 4) return absl::InvalidArgumentError("it ends in the header");
   if (bytes[0] != 0 || bytes[1] != 0) {
@@ -349,8 +190,8 @@ StatusOr<ArrayHeader> parse_idx_header(absl::string_view bytes) {
   }
   ArrayHeader header = {.dtype = DType::kUint8,
                         .shape = {},
-                        .is_big_endian = true,
                         .is_fortran = false,
+                        .is_big_endian = true,
                         .data_offset = 0};
   switch (const int type = static_cast<uint8_t>(bytes[2])) {
     case 0x08:
@@ -376,19 +217,46 @@ StatusOr<ArrayHeader> parse_idx_header(absl::string_view bytes) {
   const size_t rank = static_cast<uint8_t>(bytes[3]);
   if (bytes.size() < 4 + 4 * rank) return absl::InvalidArgumentError("it ends in the header");
   for (size_t dim = 0; dim < rank; ++dim) {
-    header.shape.push_back(
-        static_cast<int64_t>(read_integer(bytes.substr(4 + 4 * dim, 4), /*is_big_endian=*/true)));
+    int64_t size = 0;
+    for (const char byte : bytes.substr(4 + 4 * dim, 4)) {
+      size = size << 8 | static_cast<uint8_t>(byte);
+    }
+    header.shape.push_back(size);
   }
   header.data_offset = static_cast<int64_t>(4 + 4 * rank);
   return header;
 }
 
-StatusOr<NamedSource> npy_source(const std::string& file) {
-  return array_source("npy", file, kMaxNpyHeaderBytes, parse_npy_header);
+// Checks that an array of IDX ends where the file does.
+Status check_idx(const ArrayHeader& header, int64_t file_bytes) {
+  TESSERA_RETURN_IF_ERROR(validate_shape(header.shape, header.dtype));
+  // Both are below 2^63, and the offset is small.
+  const uint64_t needed = static_cast<uint64_t>(header.data_offset) +
+                          static_cast<uint64_t>(num_bytes(header.shape, header.dtype));
+  if (static_cast<uint64_t>(file_bytes) == needed) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("its array ", TensorSpec{header.dtype, header.shape}.to_string(), " after ",
+                   header.data_offset, " bytes of header makes ", needed,
+                   " bytes, and the file has ", file_bytes));
 }
 
-StatusOr<NamedSource> idx_source(const std::string& file) {
-  return array_source("idx", file, kMaxIdxHeaderBytes, parse_idx_header);
+}  // namespace
+
+StatusOr<NamedSource> npy_source(const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const InputFile> file, InputFile::open(path));
+  TESSERA_ASSIGN_OR_RETURN(ArrayHeader header, files::read_npy_header(file->file()));
+  return array_source("npy", std::move(file), std::move(header));
+}
+
+StatusOr<NamedSource> idx_source(const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const InputFile> file, InputFile::open(path));
+  TESSERA_ASSIGN_OR_RETURN(const std::string front, file->read_front(kMaxIdxHeaderBytes));
+  StatusOr<ArrayHeader> header = parse_idx_header(front);
+  if (!header.ok()) return file->error(header.status().message());
+  if (const Status status = check_idx(*header, file->size()); !status.ok()) {
+    return file->error(status.message());
+  }
+  return array_source("idx", std::move(file), *std::move(header));
 }
 
 }  // namespace tessera::input::internal

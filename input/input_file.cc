@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "input/input_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <utility>
 
@@ -17,50 +12,28 @@
 namespace tessera::input {
 
 StatusOr<std::shared_ptr<const InputFile>> InputFile::open(const std::string& path) {
-  // O_NONBLOCK: without it, opening a pipe would wait for a writer.
-  FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat info = {};
-  if (!descriptor.is_open() || fstat(descriptor.get(), &info) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open file ", quoted(path)));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot read ", quoted(path), ": it is not a regular file"));
-  }
-  return std::shared_ptr<const InputFile>(
-      new InputFile(path, std::move(descriptor), static_cast<int64_t>(info.st_size)));
+  TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<const files::RandomAccessFile> file,
+                           files::RandomAccessFile::open(path));
+  return std::shared_ptr<const InputFile>(new InputFile(std::move(file)));
 }
 
 Status InputFile::error(absl::string_view message) const {
-  return absl::InvalidArgumentError(absl::StrCat("file ", quoted(path_), ": ", message));
+  return absl::InvalidArgumentError(absl::StrCat("file ", quoted(path()), ": ", message));
 }
 
 Status InputFile::read(int64_t offset, absl::Span<std::byte> out,
                        absl::FunctionRef<std::string()> name) const {
   if (read_block(offset, out)) return absl::OkStatus();
-  const StatusOr<size_t> done = read_some(offset, out);
+  const StatusOr<size_t> done = file_->read_some(offset, out);
   if (!done.ok()) {
     return with_context(done.status(),
-                        absl::StrCat("file ", quoted(path_), ": cannot read ", name()));
+                        absl::StrCat("file ", quoted(path()), ": cannot read ", name()));
   }
   if (*done == out.size()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
-      "file ", quoted(path_), ": ", name(), " is bytes ", offset, " to ",
+      "file ", quoted(path()), ": ", name(), " is bytes ", offset, " to ",
       offset + static_cast<int64_t>(out.size()), ", and the file ends at ",
-      offset + static_cast<int64_t>(*done), "; it had ", size_, " bytes when it was opened"));
-}
-
-StatusOr<size_t> InputFile::read_some(int64_t offset, absl::Span<std::byte> out) const {
-  size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t got = pread(descriptor_.get(), out.data() + done, out.size() - done,
-                              static_cast<off_t>(offset + static_cast<int64_t>(done)));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return absl::ErrnoToStatus(errno, "pread");
-    if (got == 0) break;
-    done += static_cast<size_t>(got);
-  }
-  return done;
+      offset + static_cast<int64_t>(*done), "; it had ", size(), " bytes when it was opened"));
 }
 
 bool InputFile::read_block(int64_t offset, absl::Span<std::byte> out) const {
@@ -82,20 +55,12 @@ bool InputFile::read_block(int64_t offset, absl::Span<std::byte> out) const {
     block_offset_ = std::max<int64_t>(0, offset - std::min(4 * count, kPageBytes));
     const int64_t after = std::clamp(run_bytes_, kPageBytes, kMaxBlockBytes);
     block_.resize(static_cast<size_t>(offset - block_offset_ + after));
-    const StatusOr<size_t> got = read_some(block_offset_, absl::MakeSpan(block_));
+    const StatusOr<size_t> got = file_->read_some(block_offset_, absl::MakeSpan(block_));
     block_.resize(got.value_or(0));
     if (!has_bytes()) return false;
   }
   std::copy_n(block_.begin() + (offset - block_offset_), out.size(), out.begin());
   return true;
-}
-
-StatusOr<std::string> InputFile::read_front(int64_t count) const {
-  std::string bytes(static_cast<size_t>(std::min(count, size_)), '\0');
-  TESSERA_RETURN_IF_ERROR(
-      read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size()),
-           [] { return std::string("the header"); }));
-  return bytes;
 }
 
 FileParts::FileParts(absl::Span<const int64_t> counts) : starts_(1, 0) {

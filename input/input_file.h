@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// InputFile: a file that is read at offsets. FileParts: finds which of several files has an
-// element.
+// InputFile: a file that is read at offsets, in small parts. FileParts: finds which of several
+// files has an element.
 //
 // A file is expected not to change while it is used. A file that has become shorter is DataLoss.
 #ifndef TESSERA_INPUT_INPUT_FILE_H_
@@ -20,11 +20,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/status.h"
-#include "job/environment/file_descriptor.h"
+#include "files/random_access_file.h"
 
 namespace tessera::input {
 
-// Thread-safe. Has one descriptor.
+// Thread-safe.
 //
 // Reads at most a page apart are answered from a block in memory, so that a small record does not
 // take a system call. Other reads, as of a shuffled data set, go to the system.
@@ -39,30 +39,27 @@ class InputFile {
   // path that is not a file.
   static StatusOr<std::shared_ptr<const InputFile>> open(const std::string& path);
 
-  const std::string& path() const { return path_; }
-  int64_t size() const { return size_; }
+  const files::RandomAccessFile& file() const { return *file_; }
+  const std::string& path() const { return file_->path(); }
+  int64_t size() const { return file_->size(); }
   // Fills `out` from the bytes at `offset`. On an error calls `name`, whose result names the bytes
   // in the message: "record 5".
   Status read(int64_t offset, absl::Span<std::byte> out,
               absl::FunctionRef<std::string()> name) const;
   // The first `count` bytes, or all bytes of a shorter file.
-  StatusOr<std::string> read_front(int64_t count) const;
+  StatusOr<std::string> read_front(int64_t count) const { return file_->read_front(count); }
   // InvalidArgument with the path before the message.
   Status error(absl::string_view message) const;
 
  private:
-  InputFile(std::string path, FileDescriptor descriptor, int64_t size)
-      : path_(std::move(path)), descriptor_(std::move(descriptor)), size_(size) {}
+  explicit InputFile(std::shared_ptr<const files::RandomAccessFile> file)
+      : file_(std::move(file)) {}
 
-  // Reads up to out.size() bytes, as many as the file has there. Fails with the system's error.
-  StatusOr<size_t> read_some(int64_t offset, absl::Span<std::byte> out) const;
   // Reads from the block, if it has the bytes or this read is near the last read. Else returns
   // false.
   bool read_block(int64_t offset, absl::Span<std::byte> out) const;
 
-  const std::string path_;
-  const FileDescriptor descriptor_;
-  const int64_t size_;
+  const std::shared_ptr<const files::RandomAccessFile> file_;
 
   mutable std::mutex mutex_;  // guards the members below
   mutable std::vector<std::byte> block_;
