@@ -7,9 +7,7 @@
 #include <unistd.h>
 
 #include <cstddef>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -24,7 +22,6 @@ namespace tessera::files {
 namespace {
 
 using absl::StatusCode;
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::IsOkAndHolds;

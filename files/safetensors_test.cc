@@ -7,14 +7,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -31,11 +29,8 @@ namespace {
 
 using absl::StatusCode;
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::IsOk;
 using testing::IsOkAndHolds;
-using ::testing::Pair;
 using testing::StatusIs;
 
 StatusOr<SafetensorsHeader> parse(absl::string_view bytes) {

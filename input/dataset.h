@@ -85,7 +85,7 @@ class Dataset {
   static Dataset range(int64_t n);
   // Element i is part i of the array in the file along dim 0. Reads versions 1 to 3, either byte
   // order, C order and Fortran order. In Fortran order consecutive elements are read in large
-  // pieces, and other elements number by number.
+  // pieces, and other elements number by number. Bytes after the array are ignored.
   static StatusOr<Dataset> npy(std::string file);
   // Like npy(), for the uncompressed format of MNIST: u8, i8, i32, f32 or f64.
   static StatusOr<Dataset> idx(std::string file);
