@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -39,6 +40,9 @@ class LocalDevice {
   // Whether threads of the host read and write its memory. Such devices may share a buffer of equal
   // contents, and a thread may do small work for them itself.
   virtual bool uses_host_memory() const = 0;
+  // The GPU whose memory this is, by its CUDA ordinal, for libraries that take such memory; none
+  // where the host uses it.
+  virtual std::optional<int> cuda_ordinal() const { return std::nullopt; }
   // The stream to which programs give their own work: a cudaStream_t; null where tasks do the work.
   virtual void* native_stream() const { return nullptr; }
   // The engine that computes in its memory; null where threads of the host compute.

@@ -67,17 +67,7 @@ Status DTensor::check_dtype(absl::string_view function, DType dtype) const {
 StatusOr<internal::RawShard> DTensor::raw_shard(int local_device, DType dtype) const {
   TESSERA_RETURN_IF_ERROR(rep().error);
   TESSERA_RETURN_IF_ERROR(check_dtype("shard", dtype));
-  if (local_device < 0 || local_device >= num_local_shards()) {
-    return absl::InvalidArgumentError(
-        num_local_shards() == 0
-            ? absl::StrCat("shard(", local_device, "): client ", rep().runtime->job().client_id(),
-                           " holds no shard of a tensor on ", rep().layout->mesh().to_string())
-            : absl::StrCat("shard(", local_device,
-                           ") is out of range; this client holds shards 0 "
-                           "to ",
-                           num_local_shards() - 1));
-  }
-  TESSERA_RETURN_IF_ERROR(rep().runtime->devices().check_may_wait("shard"));
+  TESSERA_RETURN_IF_ERROR(rep().check_shard("shard", local_device));
   const std::shared_ptr<const Buffer>& buffer = rep().buffers[local_device];
   const MeshDevice& device = rep().devices[local_device];
   std::shared_ptr<const Buffer> on_host = rep().runtime->device(device.ordinal).host_copy(buffer);

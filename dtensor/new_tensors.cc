@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of dtensor.h that make tensors: full(), iota(), from_host(), from_function(),
-// from_shards().
+// The functions of dtensor.h that make tensors: full(), iota(), from_host(), from_function().
+// from_shards() is in local_shards.cc.
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -168,86 +168,6 @@ DTensor from_function_raw(DType dtype, const Shape& shape, LayoutArg layout, Raw
       return with_context(filled, absl::StrCat("from_function: box ", filling.box.to_string()));
     });
   });
-}
-
-namespace {
-
-// Checks the shards that a client gave.
-Status check_shards(const TensorRep& rep, absl::Span<const RawHostShard> local) {
-  if (local.size() != rep.devices.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("from_shards on client ", rep.runtime->job().client_id(), ": expected ",
-                     rep.devices.size(), " shards, one for each local device of ",
-                     rep.layout->mesh().to_string(), ", got ", local.size()));
-  }
-  for (size_t i = 0; i < local.size(); ++i) {
-    const Box box = rep.box_of(rep.devices[i]);
-    const std::string device =
-        absl::StrCat("from_shards: the shard of device ", rep.devices[i].device_id, " under ",
-                     rep.layout->to_string());
-    if (local[i].shape->size() != rep.shape->size()) {
-      return absl::InvalidArgumentError(absl::StrCat(device, " has rank ", local[i].shape->size(),
-                                                     ", and the tensor has rank ",
-                                                     rep.shape->size()));
-    }
-    if (*local[i].shape != box.sizes) {
-      return absl::InvalidArgumentError(absl::StrCat(device, " has shape ",
-                                                     shape_to_string(*local[i].shape),
-                                                     "; expected ", shape_to_string(box.sizes)));
-    }
-    if (local[i].num_elements != box.num_elements()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(device, " has ", local[i].num_elements, " elements; its shape ",
-                       shape_to_string(box.sizes), " needs ", box.num_elements()));
-    }
-    const int64_t size_bytes = num_bytes(box.sizes, rep.dtype);
-    for (size_t j = 0; j < i; ++j) {
-      const MeshDevice& a = rep.devices[j];
-      const MeshDevice& b = rep.devices[i];
-      const bool replicas = rep.box_of(a) == box && rep.layout->partial_index(a.position) ==
-                                                        rep.layout->partial_index(b.position);
-      if (replicas && size_bytes > 0 &&
-          std::memcmp(local[i].data, local[j].data, size_bytes) != 0) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            device, " differs from that of device ", a.device_id, ", and both hold the same box ",
-            box.to_string(), "; replicas must be equal"));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
-                        absl::Span<const RawHostShard> local) {
-  StatusOr<std::shared_ptr<TensorRep>> made = new_tensor(dtype, shape, layout);
-  if (!made.ok()) return TensorAccess::failed(dtype, shape, layout, made.status());
-  TensorRep& rep = **made;
-  // Only this client sees its shards: the error goes into the buffers, so that the next collective
-  // tells the others.
-  const Status wrong = check_shards(rep, local);
-  for (size_t i = 0; i < rep.devices.size(); ++i) {
-    if (!wrong.ok()) {
-      rep.buffers.push_back(Buffer::failed(wrong));
-      continue;
-    }
-    const Box box = rep.box_of(rep.devices[i]);
-    const int64_t size_bytes = num_bytes(box.sizes, dtype);
-    LocalDevice& device = rep.runtime->device(rep.devices[i].ordinal);
-    StatusOr<std::shared_ptr<Buffer>> buffer = device.new_buffer(size_bytes);
-    if (!buffer.ok()) {
-      rep.buffers.push_back(Buffer::failed(buffer.status()));
-      continue;
-    }
-    std::shared_ptr<const Buffer> staged;
-    fill_from_host({device, box, *buffer, staged}, [&](std::byte* out) {
-      if (size_bytes > 0) std::memcpy(out, local[i].data, size_bytes);
-      return absl::OkStatus();
-    });
-    rep.buffers.push_back(*std::move(buffer));
-  }
-  return TensorAccess::make(*std::move(made));
 }
 
 }  // namespace tessera::internal

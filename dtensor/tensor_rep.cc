@@ -15,6 +15,20 @@ std::shared_ptr<const Buffer> TensorRep::buffer_of(int ordinal) const {
   return nullptr;
 }
 
+Status TensorRep::check_shard(absl::string_view function, int local_device) const {
+  TESSERA_RETURN_IF_ERROR(error);
+  const int count = static_cast<int>(buffers.size());
+  if (local_device < 0 || local_device >= count) {
+    return absl::InvalidArgumentError(
+        count == 0
+            ? absl::StrCat(function, "(", local_device, "): client ", runtime->job().client_id(),
+                           " holds no shard of a tensor on ", layout->mesh().to_string())
+            : absl::StrCat(function, "(", local_device,
+                           ") is out of range; this client holds shards 0 to ", count - 1));
+  }
+  return runtime->devices().check_may_wait(function);
+}
+
 Status TensorRep::await(const Buffer& buffer) const {
   // The op that fills it may run on this thread, unless other devices of it wait for this thread.
   if (!buffer.ready().done() && devices.size() == 1) {

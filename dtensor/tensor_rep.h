@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/string_view.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -41,6 +42,9 @@ struct TensorRep {
 
   // The buffer of a local device; null where it holds no shard.
   std::shared_ptr<const Buffer> buffer_of(int ordinal) const;
+  // The error of a call of `function`, which waits for this local shard, as far as it is known
+  // without waiting: the tensor's, an index out of range, or a thread that must not wait.
+  Status check_shard(absl::string_view function, int local_device) const;
   // Waits until a buffer of a local device is ready.
   Status await(const Buffer& buffer) const;
   Box box_of(const MeshDevice& device) const { return layout->box(*shape, device.position); }

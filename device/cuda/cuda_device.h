@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,7 @@ class CudaDevice final : public LocalDevice {
   int gpu() const { return queue().gpu(); }
   CudaStream& stream() const override { return *stream_; }
   CudaQueue& queue() const { return stream_->queue(); }
+  std::optional<int> cuda_ordinal() const override { return gpu(); }
   void* native_stream() const override { return queue().handle(); }
   std::shared_ptr<MemoryPool> memory() const override { return slabs_; }
   bool uses_host_memory() const override { return false; }
