@@ -13,6 +13,7 @@
 //   to arrange devices along named axes      mesh/mesh.h; a device is in device/device.h
 //   to say how a tensor is split             layout/layout.h
 //   to make, move and read tensors           dtensor/dtensor.h; as Eigen tensors: dtensor/eigen.h
+//   to share shards with other libraries     files/dlpack.h
 //   to run a function on local shards        dtensor/local_map.h; with gradients
 //                                            ops/local_gradient.h
 //   to compute with tensors                  ops/pointwise.h, ops/reductions.h, ops/contract.h,
@@ -71,6 +72,7 @@
 #include "dtensor/local_map.h"
 #include "dtensor/relayout.h"
 #include "dtensor/spawn.h"
+#include "files/dlpack.h"
 #include "input/dataset.h"
 #include "input/input_context.h"
 #include "input/iterator_state.h"

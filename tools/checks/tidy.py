@@ -58,7 +58,7 @@ LAYERS = {
         "examples",
     ],
     "files": ["base", "mesh", "layout", "device", "job", "dtensor"],
-    "input": ["base", "mesh", "layout", "device", "compute", "job", "dtensor", "files"],
+    "input": ["base", "mesh", "layout", "device", "compute", "job", "dtensor"],
     "nn": ["base", "mesh", "layout", "device", "compute", "dtensor", "ops"],
     "distribute": ["base", "mesh", "layout", "device", "job", "dtensor", "ops", "nn", "input"],
     "servers": ["base", "mesh", "layout", "device", "job", "dtensor", "ops", "nn", "input"],
