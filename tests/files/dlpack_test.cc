@@ -658,7 +658,7 @@ TEST_P(TakeTest, RefuseDeviceOfAGpu) {
                 const DTensor x = take({2}, Layout::parse(mesh, "[-]"), arrays);
                 TESSERA_RETURN_IF_ERROR(expect_deleted_once(arrays));
                 return expect_error(x.await(), on_gpu ? StatusCode::kUnimplemented : kInvalid,
-                                    {"device (2, 0)"});
+                                    {"device (2, 0); give memory of the host"});
               }),
               IsOk());
 }
