@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Options of saving and restoring, and Target, what restore() is asked for. Plain values.
+#ifndef TESSERA_CHECKPOINT_OPTIONS_H_
+#define TESSERA_CHECKPOINT_OPTIONS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/status.h"
+#include "layout/layout.h"
+
+namespace tessera::checkpoint {
+
+struct SaveOptions {
+  // The program's own: a learning rate, a seed, the position in a data set.
+  std::map<std::string, std::string> metadata = {};
+  int64_t step = 0;
+  // False: AlreadyExists where a manifest exists. True: the old checkpoint stays readable until the
+  // new one is complete.
+  bool overwrite = false;
+  // Sync files and directories before the manifest appears: the checkpoint then survives a power
+  // cut. Without it, it survives that the program is killed.
+  bool sync = true;
+  // A larger box that several devices hold is cut between them.
+  int64_t min_split_bytes = int64_t{1} << 16;
+  // Per client; 0: no limit.
+  int64_t max_bytes_per_second = 0;
+};
+
+struct AsyncOptions {
+  // Including the save that is being written. A further call waits until the oldest is complete.
+  int max_pending = 2;
+  // Per client: tensors that pending saves keep alive or have copied. 0: no limit.
+  int64_t max_held_bytes = 0;
+  enum class Staging {
+    kHold,  // Keeps the tensors, which are immutable. Copies nothing.
+    kCopy,  // Copies them to host memory before the call returns.
+  } staging = Staging::kHold;
+};
+
+// A tensor to restore. Shape and dtype are the saved ones.
+struct Target {
+  std::string name;
+  StatusOr<Layout> layout;
+};
+
+struct RestoreOptions {
+  // Which checksums are compared.
+  enum class Verify {
+    kNone,
+    kRead,  // Of blocks that are read whole.
+    kAll,   // Of all blocks of the files that are read from.
+  } verify = Verify::kRead;
+  // Which client reads a byte.
+  enum class Reads {
+    kAuto,    // kOnce for tensors where it reads less (see plan_restore()), else kDirect.
+    kDirect,  // Each client reads the bytes of its own boxes.
+    kOnce,    // One client of each host reads a byte; relayout() moves it to the others.
+  } reads = Reads::kAuto;
+  // Runs of a file with a gap of at most so many bytes are read as one. A system call costs as much
+  // as reading about 2 KiB.
+  int64_t join_gap_bytes = 2048;
+};
+
+// Options of the checkpoints of a run.
+struct RunOptions {
+  // The newest ones to keep; 0: all. Older ones are removed after a newer one is complete.
+  int keep_last = 0;
+  // Also keep checkpoints whose step is a multiple of this; 0: no others.
+  int64_t keep_every = 0;
+  SaveOptions save = {};
+  AsyncOptions async = {};
+};
+
+}  // namespace tessera::checkpoint
+
+#endif  // TESSERA_CHECKPOINT_OPTIONS_H_
