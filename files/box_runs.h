@@ -12,7 +12,7 @@
 //
 // All boxes are boxes of one tensor. The piece and the target are row-major and dense.
 //
-// Pure; safe to call from any thread. O(rank) and O(1) for each run; allocates two short lists.
+// Pure; safe to call from any thread. O(rank), and amortised O(1) for each run.
 #ifndef TESSERA_FILES_BOX_RUNS_H_
 #define TESSERA_FILES_BOX_RUNS_H_
 
