@@ -80,7 +80,7 @@ std::vector<JoinedRead> join_runs(std::vector<BoxRun> runs, int64_t join_gap_byt
 Status for_each_read(const PieceIndex& index, DType dtype, const Box& wanted,
                      int64_t join_gap_bytes, absl::FunctionRef<Status(const JoinedRead&)> read);
 
-// The number of reads that for_each_read() makes, but for cuts after kMaxRunsOfRead, and their
+// The number of reads that for_each_read() makes if none is cut after kMaxRunsOfRead, and their
 // bytes. O(rank) for each piece, however many runs there are.
 struct ReadTotals {
   int64_t reads = 0;

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/shape.h"
 #include "base/text.h"
 #include "checkpoint/checksum.h"

@@ -64,9 +64,8 @@ StatusOr<Info> parse_manifest(absl::string_view text);
 // - names of tensors are distinct and pass check_tensor_name();
 // - a dtype has a known size; a shape passes validate_shape() with it;
 // - the pieces of a tensor tile its shape (check_tiling());
-// - the bytes of a piece are in its file, behind the header, which has kDataAlignment bytes or
-// more;
-//   no byte belongs to two pieces.
+// - the bytes of a piece are in its file, at kDataAlignment or later, as the header is before them;
+// - no byte belongs to two pieces.
 Status check_info(const Info& info);
 
 // The rule for the name of a tensor to save: UTF-8, 1 to 1024 bytes, no control characters, and not

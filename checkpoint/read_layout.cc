@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/read_layout.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "checkpoint/writers.h"
+#include "absl/types/span.h"
 #include "relayout/host_axes.h"
 #include "relayout/sub_axes.h"
 
@@ -46,6 +48,14 @@ SubAxes take_minor_intra_host(const Mesh& mesh, const Topology& topology, SubAxe
   return taken;
 }
 
+// The first dim with an index for each share; else the longest.
+size_t dim_to_split(absl::Span<const int64_t> sizes, int64_t num_shares) {
+  const auto long_enough = [&](int64_t size) { return size >= num_shares; };
+  const auto first = std::find_if(sizes.begin(), sizes.end(), long_enough);
+  return (first != sizes.end() ? first : std::max_element(sizes.begin(), sizes.end())) -
+         sizes.begin();
+}
+
 // Whether no two devices of a host hold the same shard.
 bool each_shard_once_per_host(const Layout& layout, const Topology& topology) {
   const Mesh& mesh = layout.mesh();
@@ -79,7 +89,7 @@ StatusOr<Layout> read_layout(const Layout& target, const Shape& shape, const Top
   }
   const int64_t num_shares =
       num_values(digits_of(mesh, all_sub_axes(taken))) * num_values(digits_of(mesh, replicated));
-  const size_t shared = shared_dim(sizes, num_shares);
+  const size_t shared = dim_to_split(sizes, num_shares);
   // The parts of that dim first: where only they were taken, the layout is the target.
   std::swap(taken[0], taken[shared]);
   for (const SubAxes& parts : taken) {

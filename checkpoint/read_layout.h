@@ -12,16 +12,15 @@
 //       0 1 2 2 3 3                               ...
 //
 //   [8, 6] under [node, -]: each host wants 4 rows, all its devices the same ones
-//     read: [(node,gpu), -]: each device reads one row, the exchange copies it to the others
+//     read: [(node,gpu), -]: every device reads a row of its own; the relayout copies it
 //
 // How. Each axis of the mesh is cut into the sub-axis along which devices stay on their host
 // (intra-host) and the rest (inter-host).
 // - Inter-host sub-axes keep their places in the dims: they say which elements a host wants.
-// - Intra-host sub-axes that are minor in a dim are taken from it: the shards of the host along
-// them
+// - Intra-host sub-axes that are minor in a dim are taken from it: along them the shards of a host
 //   are one interval.
 // - These, and the intra-host sub-axes that replicate, become the minor axes of one dim: the first
-//   that is long enough (shared_dim()), so that a device reads consecutive rows.
+//   that has an index for each device, so that a device reads consecutive rows; else the longest.
 // - Intra-host sub-axes with an inter-host one minor to them stay in their place.
 //
 // Internal to checkpoint/. Pure; safe to call from any thread.

@@ -9,7 +9,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "base/format.h"
 #include "base/shape.h"
 #include "base/text.h"
 #include "checkpoint/box_reads.h"

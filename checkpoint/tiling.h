@@ -14,11 +14,11 @@
 //   value(box) = product over d of (F_d(end of the box) - F_d(begin of the box)).
 //
 // value() adds up: it is the sum over the elements of the box of the product of F_d(i+1) - F_d(i).
-// So boxes that hold each element once have values whose sum is value(whole shape). The reverse
-// holds but for chance: as a polynomial in the numbers F_d(t) the two sides differ wherever some
-// element is not held once, so for numbers below the prime 2^61 - 1 they are equal with a
+// So boxes that hold each element once have values whose sum is value(whole shape). Other
+// boxes almost never do: the two sides are polynomials in the numbers F_d(t) that differ wherever
+// some element is not held once, so for numbers below the prime 2^61 - 1 they are equal with a
 // probability of at most rank / 2^61 (Schwartz and Zippel). The numbers are drawn anew in each
-// process, so that no file can be made for them. Only where the sums differ, a sweep finds which
+// call, so that no file can be made for them. Only where the sums differ, a sweep finds which
 // boxes or elements are wrong, for the message.
 //
 // Internal to checkpoint/. Safe to call from any thread.

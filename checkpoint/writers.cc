@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/writers.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "checkpoint/checksum.h"
 #include "relayout/sub_axes.h"
 
@@ -26,6 +27,20 @@ int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 // make ascends with the position.
 Digits digits_of_holders(const Layout& layout) {
   return digits_of(layout.mesh(), complement(layout.mesh(), all_sub_axes(layout.dim_axes())));
+}
+
+// The dim c of the rule, for a box of these sizes. Requires a rank of at least 1.
+int shared_dim(absl::Span<const int64_t> sizes, int64_t num_shares) {
+  int best = 0;
+  for (int dim = 0; dim < static_cast<int>(sizes.size()); ++dim) {
+    if (sizes[dim] / num_shares >= kMinIndicesPerShare) return dim;
+    // Compares ceil(m/r) / m as a product, so that it is exact.
+    const auto largest = [&](int d) {
+      return static_cast<__int128>(ceil_div(sizes[d], num_shares));
+    };
+    if (largest(dim) * sizes[best] < largest(best) * sizes[dim]) best = dim;
+  }
+  return best;
 }
 
 // Writes of one tensor: the terms of the rule.
@@ -55,7 +70,8 @@ struct Rule {
     const int64_t first = static_cast<int64_t>(hash % static_cast<uint64_t>(num_holders));
     // Holder (share + first) mod r writes share `share`.
     const int64_t share = (holder - first + num_holders) % num_holders;
-    if (num_holders == 1 || box.num_elements() * element_bytes <= min_split_bytes) {
+    if (num_holders == 1 || box.sizes.empty() ||
+        box.num_elements() * element_bytes <= min_split_bytes) {
       if (share != 0) return std::nullopt;
       return box;
     }
@@ -69,19 +85,6 @@ struct Rule {
 };
 
 }  // namespace
-
-int shared_dim(absl::Span<const int64_t> sizes, int64_t num_shares) {
-  int best = 0;
-  for (int dim = 0; dim < static_cast<int>(sizes.size()); ++dim) {
-    if (sizes[dim] / num_shares >= kMinIndicesPerShare) return dim;
-    // Compares ceil(m/r) / m as a product, so that it is exact.
-    const auto largest = [&](int d) {
-      return static_cast<__int128>(ceil_div(sizes[d], num_shares));
-    };
-    if (largest(dim) * sizes[best] < largest(best) * sizes[dim]) best = dim;
-  }
-  return best;
-}
 
 StatusOr<std::vector<WrittenBox>> written_boxes(const Layout& layout, const Shape& shape,
                                                 DType dtype, absl::string_view name,

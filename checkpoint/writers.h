@@ -11,7 +11,8 @@
 //
 // The rule. Let a box be held by r devices, in the order of their positions, and let h be XXH3-64
 // of the name of the tensor.
-// - A box of at most min_split_bytes, and one with r = 1, is written whole by holder h mod r.
+// - A scalar, a box of at most min_split_bytes, and a box with r = 1 are written whole by holder
+//   h mod r.
 // - Any other box is cut along one dim c into r shares by the split rule: share j of m indices is
 //   [ceil(j*m/r), ceil((j+1)*m/r)). Holder (j + h) mod r writes share j.
 // - c is the outermost dim of at least 16 r indices; where there is none, the dim of which the
@@ -30,7 +31,6 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -57,10 +57,6 @@ StatusOr<std::vector<WrittenBox>> written_boxes(const Layout& layout, const Shap
 // written_boxes() checks. O(rank).
 std::optional<Box> written_box(const Layout& layout, const Shape& shape, DType dtype,
                                absl::string_view name, int64_t min_split_bytes, int64_t position);
-
-// The dim c of the rule, for a box of these sizes and `num_shares` shares. Requires a rank of at
-// least 1.
-int shared_dim(absl::Span<const int64_t> sizes, int64_t num_shares);
 
 }  // namespace tessera::checkpoint::internal
 

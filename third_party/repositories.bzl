@@ -68,6 +68,7 @@ def tessera_repositories():
         "hwy": "/usr/include/hwy",
         "json": "/usr/include/nlohmann",
         "ucx": "/usr/include/ucp",
+        "xxhash": "/usr/share/doc/libxxhash-dev",  # the header is alone in /usr/include
     }.items():
         native.new_local_repository(
             name = name,
