@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checkpointer: the checkpoints of a run, in root/step-<10 digits>.
+//
+//   TESSERA_ASSIGN_OR_RETURN(Checkpointer run, Checkpointer::open(client, "run", {.keep_last =
+//   3})); TESSERA_ASSIGN_OR_RETURN(const std::optional<Info> last, run.latest()); if
+//   (last.has_value()) ... restore(client, last->path, targets) ... for (int64_t step = first; step
+//   < num_steps; ++step) {
+//     ...
+//     const bool leave = run.preempted(step);
+//     if (leave || step % 100 == 0) {
+//       TESSERA_ASSIGN_OR_RETURN(const Pending pending, run.save(step, tensors));
+//       if (leave) return pending.await();
+//     }
+//   }
+//
+// Invariants:
+//   1. a checkpoint is removed only after a newer one is complete, and keep_last newest stay;
+//   2. complete checkpoints are never removed by open(), nor the files of a saver that lives.
+//
+// open(), save(), latest() and preempted() are collective (checkpoint.h). A Checkpointer is moved,
+// not copied, and used by one thread at a time.
+//
+// orbax: CheckpointManager. TF: CheckpointManager, PreemptionCheckpointHandler.
+#ifndef TESSERA_CHECKPOINT_CHECKPOINTER_H_
+#define TESSERA_CHECKPOINT_CHECKPOINTER_H_
+
+#include <csignal>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/types/span.h"
+#include "base/status.h"
+#include "checkpoint/info.h"
+#include "checkpoint/options.h"
+#include "checkpoint/pending.h"
+#include "dtensor/client.h"
+#include "files/array_files.h"
+
+namespace tessera::checkpoint {
+
+struct RunOptions {
+  int keep_last = 0;       // so many newest are kept; 0: all
+  int64_t keep_every = 0;  // steps that are multiples of it are kept too; 0: none
+  SaveOptions save = {};   // step and metadata are those of the call
+  AsyncOptions async = {};
+  int signal = SIGTERM;  // the signal of preempted(); 0: none
+};
+
+class Checkpointer {
+ public:
+  // Makes the root. Removes what savers that no longer run have left: files that no manifest
+  // names, and folders without a manifest. A saver on another host counts as one that runs.
+  static StatusOr<Checkpointer> open(const Client& client, std::string root,
+                                     const RunOptions& options = {});
+  Checkpointer(Checkpointer&&) noexcept;
+  Checkpointer& operator=(Checkpointer&&) noexcept;
+  ~Checkpointer();
+
+  // save_async() to root/step-<step>. Older checkpoints go when this one is complete.
+  StatusOr<Pending> save(int64_t step, absl::Span<const NamedTensor> tensors,
+                         std::map<std::string, std::string> metadata = {});
+  // The complete one of the highest step; nothing where there is none yet.
+  StatusOr<std::optional<Info>> latest();
+
+  // True on every client at one and the same step, after any client has had the signal: save,
+  // await, and leave. The steps of the calls ascend, by any amounts that are equal on all clients.
+  // Local and under 1 us until a client has had the signal; then one round with the others.
+  bool preempted(int64_t step);
+
+ private:
+  struct Run;
+  explicit Checkpointer(std::unique_ptr<Run> run);
+
+  std::unique_ptr<Run> run_;
+};
+
+}  // namespace tessera::checkpoint
+
+#endif  // TESSERA_CHECKPOINT_CHECKPOINTER_H_
