@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "collectives/make_group.h"
 #include "device/buffer.h"
+#include "dtensor/background_work.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/client_waits.h"
 #include "dtensor/runtime.h"
@@ -31,6 +32,11 @@ const std::shared_ptr<Runtime>& runtime_of(const Client& client) { return client
 std::shared_ptr<MeshRuntime> mesh_runtime_of(const Client& client) { return runtime_of(client); }
 
 WaitReports* wait_reports_of(const Client& client) { return &runtime_of(client)->job().reports(); }
+
+BackgroundWork& background_work_of(const Client& client,
+                                   absl::FunctionRef<std::unique_ptr<BackgroundWork>()> make) {
+  return runtime_of(client)->background_work(make);
+}
 
 }  // namespace internal
 

@@ -196,7 +196,11 @@ Status JobConnection::start_devices(std::unique_ptr<Platform> platform, const Jo
     TESSERA_ASSIGN_OR_RETURN(plan_options_.topology, topology_of(devices_, members, costs));
   }
   coordinator_->set_lost_callback(
-      [devices = client_devices_.get()](int client, const Status& reason) {
+      [devices = client_devices_.get(), first = first_loss_](int client, const Status& reason) {
+        {
+          std::lock_guard<std::mutex> lock(first->mutex);
+          first->status.Update(reason);
+        }
         // The launcher then knows that later actions of this client are not the root cause.
         report_fatal_status(reason);
         devices->report_lost(client, reason);
@@ -221,6 +225,11 @@ WaitReports::Missing JobConnection::awaited(AwaitedCall::Kind kind, absl::string
     return missing;
   }
   return {};
+}
+
+Status JobConnection::first_loss() const {
+  std::lock_guard<std::mutex> lock(first_loss_->mutex);
+  return first_loss_->status;
 }
 
 int JobConnection::local_rank() const {

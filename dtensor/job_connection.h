@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,22 @@ class JobConnection {
   Status check_in(absl::string_view name, const std::string& value,
                   absl::Span<const int> participants, absl::Time deadline) const;
 
+  // Messages of layers above (client_messages.h).
+  StatusOr<std::string> propose(absl::string_view series, uint32_t number,
+                                absl::string_view value) const {
+    return coordinator_->propose(series, number, value, absl::InfiniteFuture());
+  }
+  StatusOr<std::string> get_proposal(absl::string_view series, uint32_t number, int setter,
+                                     absl::Time deadline) const {
+    return coordinator_->get_proposal(series, number, setter, deadline);
+  }
+  // The loss of the client that was lost first; OK where none was.
+  Status first_loss() const;
+  // "client 2 (host-b, pid 4711)".
+  std::string describe_client(int client) const {
+    return coordinator_->members()[client].to_string();
+  }
+
   // ---- The end. Requires that no operation begins any more.
 
   // Waits until the devices have done their work, and leaves the job. DeadlineExceeded where work
@@ -82,11 +99,17 @@ class JobConnection {
   // check-in, else empty. Called by the thread of the reports.
   WaitReports::Missing awaited(AwaitedCall::Kind kind, absl::string_view value) const;
 
+  struct FirstLoss {
+    mutable std::mutex mutex;
+    Status status;  // guarded by mutex
+  };
+
   ClientOptions options_;
   internal::ClientHooks hooks_;
   std::vector<Device> devices_;
   PlanOptions plan_options_;
   Arithmetic arithmetic_;
+  std::shared_ptr<FirstLoss> first_loss_ = std::make_shared<FirstLoss>();
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<ClientDevices> client_devices_;
   std::unique_ptr<WaitReports> reports_;  // destroyed first: uses the members above

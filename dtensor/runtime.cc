@@ -28,6 +28,7 @@ uint64_t next_runtime_number() {
 //   on a thread of the user's     ends at once: ~Runtime waits for the threads of its devices
 //   on a thread of a device       ends on another thread, because no thread can wait for itself
 //   in a report of a long wait    the same
+//   on a thread of a layer above  the same
 //   in a forked child             stays: its threads and shared memory are the parent's
 //
 // The first case: a program may rely on the job being left when the handle is destroyed. The second
@@ -35,7 +36,8 @@ uint64_t next_runtime_number() {
 // handles.
 void dispose(Runtime* runtime) {
   if (!runtime->devices().check_process().ok()) return keep_until_exit(runtime);
-  if (runtime->devices().check_may_wait("~Client").ok() && !runtime->job().reports().is_current()) {
+  if (runtime->devices().check_may_wait("~Client").ok() && !runtime->job().reports().is_current() &&
+      !runtime->is_background_thread()) {
     delete runtime;
     return;
   }
@@ -63,6 +65,7 @@ StatusOr<std::shared_ptr<Runtime>> Runtime::connect(const ClientOptions& options
 }
 
 Runtime::~Runtime() {
+  background_owner_.reset();
   if (turns_.close()) job_.stop(absl::InfiniteFuture(), /*keep=*/nullptr);
 }
 
@@ -103,7 +106,25 @@ Status Runtime::sync_devices() {
           "devices what it would wait for; call it after run()");
     }
   }
-  return devices().sync();
+  Status status = devices().sync();
+  if (internal::BackgroundWork* const work = background_work()) {
+    status.Update(work->take_error());
+  }
+  return status;
+}
+
+internal::BackgroundWork& Runtime::background_work(
+    absl::FunctionRef<std::unique_ptr<internal::BackgroundWork>()> make) {
+  std::call_once(background_once_, [&] {
+    background_owner_ = make();
+    background_.store(background_owner_.get(), std::memory_order_release);
+  });
+  return *background_owner_;
+}
+
+bool Runtime::is_background_thread() const {
+  const internal::BackgroundWork* const work = background_work();
+  return work != nullptr && work->is_current();
 }
 
 void Runtime::forbid_sync(std::thread::id thread) {
@@ -132,7 +153,16 @@ Status Runtime::shutdown(absl::Duration timeout) {
         "shutdown is called in on_wait, and would wait for that call; call it in another thread");
   }
   std::lock_guard<std::mutex> lock(shutdown_mutex_);
-  return turns_.close() ? job_.leave(timeout, shared_from_this()) : absl::OkStatus();
+  if (!turns_.close()) return absl::OkStatus();
+  const absl::Time deadline = steady_now() + timeout;
+  Status status;
+  if (internal::BackgroundWork* const work = background_work()) {
+    status = work->finish(deadline);
+    status.Update(work->take_error());
+  }
+  status.Update(
+      job_.leave(std::max(deadline - steady_now(), absl::ZeroDuration()), shared_from_this()));
+  return status;
 }
 
 }  // namespace tessera

@@ -15,6 +15,7 @@
 #ifndef TESSERA_DTENSOR_RUNTIME_H_
 #define TESSERA_DTENSOR_RUNTIME_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -28,6 +29,7 @@
 #include "base/status.h"
 #include "collectives/platform/client_devices.h"
 #include "device/local_device.h"
+#include "dtensor/background_work.h"
 #include "dtensor/barriers.h"
 #include "dtensor/client_hooks.h"
 #include "dtensor/client_options.h"
@@ -64,6 +66,11 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   void forbid_sync(std::thread::id thread);
   void allow_sync(std::thread::id thread);
   Status shutdown(absl::Duration timeout);
+  // Work of a layer above, which the first call makes.
+  internal::BackgroundWork& background_work(
+      absl::FunctionRef<std::unique_ptr<internal::BackgroundWork>()> make);
+  // Whether the calling thread belongs to the background work.
+  bool is_background_thread() const;
   // The state of the layer of operations for this client, which the first call makes by `make`. It
   // must not hold anything that holds the runtime.
   void* op_state(absl::FunctionRef<std::shared_ptr<void>()> make) {
@@ -86,7 +93,16 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   std::once_flag op_state_once_;
   std::shared_ptr<void> op_state_;
 
+  // Null where there is none.
+  internal::BackgroundWork* background_work() const {
+    return background_.load(std::memory_order_acquire);
+  }
+
   std::mutex shutdown_mutex_;  // serialises shutdown()
+
+  std::once_flag background_once_;
+  std::unique_ptr<internal::BackgroundWork> background_owner_;  // destroyed first
+  std::atomic<internal::BackgroundWork*> background_{nullptr};
 };
 
 }  // namespace tessera

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dtensor/client_messages.h"
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "dtensor/runtime.h"
+
+namespace tessera::internal {
+
+Status check_open(const Client& client, absl::string_view call) {
+  const std::shared_ptr<Runtime>& runtime = runtime_of(client);
+  if (runtime == nullptr) {
+    return absl::FailedPreconditionError(
+        "the client was moved from; use the Client that it was moved to");
+  }
+  TESSERA_RETURN_IF_ERROR(runtime->turns().check_open());
+  return runtime->devices().check_may_wait(call);
+}
+
+Status post(const Client& client, absl::string_view series, uint32_t number,
+            absl::string_view value) {
+  const std::shared_ptr<Runtime>& runtime = runtime_of(client);
+  if (runtime == nullptr) return check_open(client, "post");
+  TESSERA_RETURN_IF_ERROR(runtime->devices().check_process());
+  return runtime->job().propose(series, number, value).status();
+}
+
+StatusOr<std::string> await_post(const Client& client, absl::string_view series, uint32_t number,
+                                 int sender, absl::Duration timeout) {
+  const std::shared_ptr<Runtime>& runtime = runtime_of(client);
+  if (runtime == nullptr) return check_open(client, "await_post");
+  TESSERA_RETURN_IF_ERROR(runtime->devices().check_process());
+  return runtime->job().get_proposal(series, number, sender, steady_now() + timeout);
+}
+
+Status first_loss(const Client& client) { return runtime_of(client)->job().first_loss(); }
+
+std::string describe_client(const Client& client, int client_id) {
+  return runtime_of(client)->job().describe_client(client_id);
+}
+
+WaitReports::Missing missing_client(const Client& client, int client_id) {
+  WaitReports::Missing missing = runtime_of(client)->devices().describe_clients({client_id}, {});
+  missing.text = absl::StrCat("missing ", missing.text);
+  return missing;
+}
+
+}  // namespace tessera::internal
