@@ -25,7 +25,6 @@
 #ifndef TESSERA_CHECKPOINT_CHECKPOINTER_H_
 #define TESSERA_CHECKPOINT_CHECKPOINTER_H_
 
-#include <csignal>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -41,14 +40,6 @@
 #include "files/array_files.h"
 
 namespace tessera::checkpoint {
-
-struct RunOptions {
-  int keep_last = 0;       // so many newest are kept; 0: all
-  int64_t keep_every = 0;  // steps that are multiples of it are kept too; 0: none
-  SaveOptions save = {};   // step and metadata are those of the call
-  AsyncOptions async = {};
-  int signal = SIGTERM;  // the signal of preempted(); 0: none
-};
 
 class Checkpointer {
  public:
@@ -66,9 +57,9 @@ class Checkpointer {
   // The complete one of the highest step; nothing where there is none yet.
   StatusOr<std::optional<Info>> latest();
 
-  // True on every client at one and the same step, after any client has had the signal: save,
+  // True on every client at one and the same step, after any client has had SIGTERM: save,
   // await, and leave. The steps of the calls ascend, by any amounts that are equal on all clients.
-  // Local and under 1 us until a client has had the signal; then one round with the others.
+  // Local and under 1 us until a client has had it; then one round with the others.
   bool preempted(int64_t step);
 
  private:

@@ -11,7 +11,7 @@
 // Invariants:
 //   1. no file is written over: the partial file is a new one (O_EXCL), and its mode is 0666 less
 //      the umask;
-//   2. the destructor removes the partial file, unless commit() returned OK or keep() was called;
+//   2. the destructor removes the partial file, unless commit() returned OK;
 //   3. after a write() or sync() that failed, every later call returns that error: a second fsync
 //      would return OK for pages that were lost.
 //
@@ -27,6 +27,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -44,7 +45,7 @@ class NewFile {
   // Opens the partial file of another client, which creates, commits and removes it.
   static StatusOr<NewFile> join(std::string path, std::string partial_path);
 
-  NewFile(NewFile&& other) noexcept = default;
+  NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&& other) noexcept;
   ~NewFile();
 
@@ -64,9 +65,9 @@ class NewFile {
         partial_path_(std::move(partial_path)),
         descriptor_(std::move(descriptor)),
         owns_(owns) {}
-  Status failed(absl::string_view what);
-  Status broken() const;
-  void remove();
+  // The system's error of errno, which stays.
+  Status fail(absl::string_view what);
+  Status failure() const;
 
   struct Failure {
     std::mutex mutex;
@@ -82,9 +83,9 @@ class NewFile {
 
 // Makes the names of a folder durable.
 Status sync_folder(const std::string& path);
-// Makes a folder and the missing folders above it; an existing one is OK. Returns whether the call
-// made it.
-StatusOr<bool> make_folders(const std::string& path);
+// Makes a folder and the missing folders above it. Returns the folders that were made, the outer
+// ones first.
+StatusOr<std::vector<std::string>> make_folders(const std::string& path);
 // The system's error for `path`, by errno: "cannot open \"a/x\": Permission denied".
 Status file_error(int error, absl::string_view what, absl::string_view path);
 

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/rounds.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/wait_reports.h"
+#include "dtensor/client_messages.h"
+#include "dtensor/client_waits.h"
+
+namespace tessera::checkpoint::internal {
+namespace {
+
+constexpr size_t kMessageBytes = 60 << 10;
+constexpr size_t kBytesUnderWay = 8 << 20;  // of all clients' values
+constexpr size_t kWindow = 32;              // messages of a result that are not acknowledged
+// How often client 0 looks for losses of other clients than the one for which it waits.
+constexpr absl::Duration kSlice = absl::Seconds(1);
+
+// A message is "+" and a part of a text that continues, or "." and its last part.
+constexpr char kContinues = '+';
+constexpr char kLast = '.';
+constexpr absl::string_view kNext = "next";
+constexpr absl::string_view kOver = "over";
+
+// A text is "0", a blank and a value, or the code of an error in decimal, a blank and its message.
+// "!" before it: the loss of a client, which ends the rounds.
+constexpr char kLoss = '!';
+std::string encode(const Rounds::Value& value) {
+  if (value.ok()) return absl::StrCat("0 ", *value);
+  return absl::StrCat(static_cast<int>(value.status().code()), " ", value.status().message());
+}
+
+Rounds::Value decode(absl::string_view text) {
+  const size_t blank = text.find(' ');
+  int code = 0;
+  if (blank == absl::string_view::npos || !absl::SimpleAtoi(text.substr(0, blank), &code)) {
+    return absl::InternalError("a message between clients is malformed; this is a bug of Tessera");
+  }
+  text.remove_prefix(blank + 1);
+  if (code == 0) return std::string(text);
+  return Status(static_cast<absl::StatusCode>(code), text);
+}
+
+std::vector<std::string> cut(absl::string_view text, size_t size) {
+  std::vector<std::string> parts;
+  do {
+    const absl::string_view part = text.substr(0, size);
+    text.remove_prefix(part.size());
+    parts.push_back(absl::StrCat(std::string(1, text.empty() ? kLast : kContinues), part));
+  } while (!text.empty());
+  return parts;
+}
+
+// Appends the part of a message to `text`; whether it is the last one.
+bool take_part(absl::string_view message, std::string* text) {
+  text->append(message.substr(1).data(), message.size() - 1);
+  return message[0] == kLast;
+}
+
+}  // namespace
+
+Status first_error(const Client& client, absl::Span<const Rounds::Value> values) {
+  const auto failed = std::find_if(values.begin(), values.end(),
+                                   [](const Rounds::Value& value) { return !value.ok(); });
+  if (failed == values.end()) return absl::OkStatus();
+  const bool is_of_all = std::all_of(values.begin(), values.end(), [&](const Rounds::Value& value) {
+    return value.status() == failed->status();
+  });
+  if (is_of_all) return failed->status();
+  return with_context(failed->status(), tessera::internal::describe_client(
+                                            client, static_cast<int>(failed - values.begin())));
+}
+
+Rounds::Value Rounds::agree(const Client& client, absl::string_view operation, const Value& mine,
+                            Combine combine) {
+  return agree_all(client, operation, mine, [&](absl::Span<const Value> values) -> Value {
+    TESSERA_RETURN_IF_ERROR(first_error(client, values));
+    std::vector<std::string> texts;
+    for (const Value& value : values) texts.push_back(*value);
+    return combine(texts);
+  });
+}
+
+Status Rounds::agree_ok(const Client& client, absl::string_view operation, const Status& mine) {
+  const Value value = mine.ok() ? Value(std::string()) : Value(mine);
+  return agree(client, operation, value,
+               [](absl::Span<const std::string>) -> Value { return std::string(); })
+      .status();
+}
+
+Rounds::Value Rounds::agree_all(const Client& client, absl::string_view operation,
+                                const Value& mine, CombineAll combine) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(broken_);
+  if (client.client_id() != 0) {
+    Status sent = send(client, encode(mine));
+    if (!sent.ok()) return broken_ = std::move(sent);
+    return await_result(client, operation);
+  }
+  std::vector<Value> values = {mine};
+  for (int sender = 1; sender < client.num_clients(); ++sender) {
+    Value text = receive(client, sender, operation);
+    if (!text.ok()) {
+      // The loss of a client. The others learn it as the result, or by the loss of this one.
+      broken_ = text.status();
+      release_senders(client);
+      publish(client, absl::StrCat(std::string(1, kLoss), encode(broken_)), operation)
+          .IgnoreError();
+      return broken_;
+    }
+    values.push_back(decode(*text));
+  }
+  Value result = combine(values);
+  Status published = publish(client, encode(result), operation);
+  if (!published.ok()) return broken_ = std::move(published);
+  return result;
+}
+
+Status Rounds::send(const Client& client, absl::string_view value) {
+  const size_t size = std::clamp(kBytesUnderWay / client.num_clients(), size_t{256}, kMessageBytes);
+  const std::vector<std::string> parts = cut(value, size);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) {
+      TESSERA_ASSIGN_OR_RETURN(const std::string request,
+                               next_message(client, requests_to(client.client_id()), 0, ""));
+      if (request == kOver) return absl::OkStatus();
+    }
+    TESSERA_RETURN_IF_ERROR(post_message(client, values_of(client.client_id()), parts[i]));
+  }
+  return absl::OkStatus();
+}
+
+Rounds::Value Rounds::receive(const Client& client, int sender, absl::string_view operation) {
+  std::string text;
+  while (true) {
+    TESSERA_ASSIGN_OR_RETURN(const std::string message,
+                             next_message(client, values_of(sender), sender, operation));
+    if (take_part(message, &text)) return text;
+    TESSERA_RETURN_IF_ERROR(post_message(client, requests_to(sender), kNext));
+  }
+}
+
+void Rounds::release_senders(const Client& client) {
+  for (int other = 1; other < client.num_clients(); ++other) {
+    post_message(client, requests_to(other), kOver).IgnoreError();
+  }
+}
+
+Status Rounds::publish(const Client& client, absl::string_view result,
+                       absl::string_view operation) {
+  if (client.num_clients() == 1) return absl::OkStatus();
+  const std::vector<std::string> parts = cut(result, kMessageBytes);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    TESSERA_RETURN_IF_ERROR(post_message(client, values_of(0), parts[i]));
+    if ((i + 1) % kWindow != 0 || i + 1 == parts.size()) continue;
+    for (int other = 1; other < client.num_clients(); ++other) {
+      TESSERA_RETURN_IF_ERROR(next_message(client, values_of(other), other, operation).status());
+    }
+  }
+  return absl::OkStatus();
+}
+
+Rounds::Value Rounds::await_result(const Client& client, absl::string_view operation) {
+  std::string text;
+  for (size_t i = 0;; ++i) {
+    Value message = next_message(client, values_of(0), 0, operation);
+    if (!message.ok()) return broken_ = message.status();
+    if (take_part(*message, &text)) break;
+    if ((i + 1) % kWindow != 0) continue;
+    Status acknowledged = post_message(client, values_of(client.client_id()), kNext);
+    if (!acknowledged.ok()) return broken_ = std::move(acknowledged);
+  }
+  if (text[0] != kLoss) return decode(text);
+  return broken_ = decode(absl::string_view(text).substr(1)).status();
+}
+
+// Client 0 decides whether a round fails by the loss of a client for which it does not wait now.
+// The others wait for client 0 alone, so that they return its verdict.
+Rounds::Value Rounds::next_message(const Client& client, const std::string& series, int sender,
+                                   absl::string_view operation) {
+  const uint32_t number = taken_[series]++;
+  const ReportedWait wait(operation.empty() ? nullptr : tessera::internal::wait_reports_of(client),
+                          std::string(operation),
+                          [client, sender]() -> std::optional<WaitReports::Missing> {
+                            return tessera::internal::missing_client(client, sender);
+                          });
+  while (true) {
+    Value message = tessera::internal::await_post(client, series, number, sender, kSlice);
+    if (!absl::IsDeadlineExceeded(message.status())) return message;
+    if (client.client_id() == 0) TESSERA_RETURN_IF_ERROR(tessera::internal::first_loss(client));
+  }
+}
+
+Status Rounds::post_message(const Client& client, const std::string& series,
+                            absl::string_view value) {
+  return tessera::internal::post(client, series, sent_[series]++, value);
+}
+
+std::string Rounds::values_of(int client) const { return absl::StrCat(series_, " ", client); }
+
+std::string Rounds::requests_to(int client) const { return absl::StrCat(series_, " to ", client); }
+
+}  // namespace tessera::checkpoint::internal
