@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/names.h"
+
+#include <dirent.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "checkpoint/manifest.h"
+#include "files/new_file.h"
+
+namespace tessera::checkpoint::internal {
+namespace {
+
+constexpr absl::string_view kDataPrefix = "data-";
+constexpr absl::string_view kDataSuffix = ".safetensors";
+constexpr absl::string_view kMarkPrefix = ".writing-";
+constexpr absl::string_view kStepPrefix = "step-";
+constexpr size_t kSaveIdDigits = 16;
+
+bool is_save_id(absl::string_view text) {
+  return text.size() == kSaveIdDigits && std::all_of(text.begin(), text.end(), [](char c) {
+           return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
+         });
+}
+
+bool is_number(absl::string_view text) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isdigit(c); });
+}
+
+}  // namespace
+
+std::string join_path(absl::string_view folder, absl::string_view name) {
+  return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", name);
+}
+
+std::string folder_of(absl::string_view path) {
+  while (path.size() > 1 && absl::EndsWith(path, "/")) path.remove_suffix(1);
+  const size_t slash = path.rfind('/');
+  if (slash == absl::string_view::npos) return ".";
+  return std::string(slash == 0 ? "/" : path.substr(0, slash));
+}
+
+std::string last_part(absl::string_view path) {
+  while (path.size() > 1 && absl::EndsWith(path, "/")) path.remove_suffix(1);
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
+std::string data_file_name(int device, absl::string_view save_id) {
+  return absl::StrFormat("data-%05d-%s.safetensors", device, save_id);
+}
+
+std::string partial_manifest_name(absl::string_view save_id) {
+  return absl::StrCat(kManifestName, ".", save_id, kPartialSuffix);
+}
+
+std::string mark_name(absl::string_view save_id) { return absl::StrCat(kMarkPrefix, save_id); }
+
+std::string step_name(int64_t step) { return absl::StrFormat("step-%010d", step); }
+
+std::optional<std::string> save_id_of(absl::string_view file_name) {
+  if (absl::ConsumePrefix(&file_name, kMarkPrefix)) {
+    return is_save_id(file_name) ? std::optional<std::string>(file_name) : std::nullopt;
+  }
+  const bool is_partial = absl::ConsumeSuffix(&file_name, kPartialSuffix);
+  if (absl::ConsumePrefix(&file_name, kDataPrefix) &&
+      absl::ConsumeSuffix(&file_name, kDataSuffix)) {
+    const size_t dash = file_name.find('-');
+    if (dash == absl::string_view::npos || !is_number(file_name.substr(0, dash))) {
+      return std::nullopt;
+    }
+    file_name.remove_prefix(dash + 1);
+    return is_save_id(file_name) ? std::optional<std::string>(file_name) : std::nullopt;
+  }
+  if (is_partial && absl::ConsumePrefix(&file_name, kManifestName) &&
+      absl::ConsumePrefix(&file_name, ".") && is_save_id(file_name)) {
+    return std::string(file_name);
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> step_of(absl::string_view folder_name) {
+  int64_t step = 0;
+  if (!absl::ConsumePrefix(&folder_name, kStepPrefix) || !is_number(folder_name) ||
+      !absl::SimpleAtoi(folder_name, &step)) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+StatusOr<std::vector<std::string>> names_in(const std::string& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(folder.c_str()), closedir);
+  if (stream == nullptr) return files::file_error(errno, "cannot open folder", folder);
+  std::vector<std::string> names;
+  while (true) {
+    errno = 0;
+    const dirent* const entry = readdir(stream.get());
+    if (entry == nullptr && errno != 0) {
+      return files::file_error(errno, "cannot read folder", folder);
+    }
+    if (entry == nullptr) break;
+    const absl::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace tessera::checkpoint::internal

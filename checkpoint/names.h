@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The names of the files of a checkpoint. Internal to checkpoint/.
+//
+//   manifest.json                               exists when the checkpoint does
+//   data-00003-7c9e6679a1b2c3d4.safetensors     written by device 3 in save 7c9e6679a1b2c3d4
+//   data-00003-7c9e6679a1b2c3d4.safetensors.partial, manifest.json.7c9e6679a1b2c3d4.partial
+//   .writing-7c9e6679a1b2c3d4                   names the process that saves (saver_mark.h)
+#ifndef TESSERA_CHECKPOINT_NAMES_H_
+#define TESSERA_CHECKPOINT_NAMES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+
+namespace tessera::checkpoint::internal {
+
+inline constexpr absl::string_view kPartialSuffix = ".partial";
+
+std::string join_path(absl::string_view folder, absl::string_view name);
+// The folder and the last part of a path: "a/b" is in "a", "b" in ".".
+std::string folder_of(absl::string_view path);
+std::string last_part(absl::string_view path);
+
+std::string data_file_name(int device, absl::string_view save_id);
+std::string partial_manifest_name(absl::string_view save_id);
+std::string mark_name(absl::string_view save_id);
+// "step-0000000100".
+std::string step_name(int64_t step);
+
+// The id of the save that made a file of this name, a manifest apart; nothing for a name of another
+// kind.
+std::optional<std::string> save_id_of(absl::string_view file_name);
+// The step of a folder of this name; nothing for a name of another kind.
+std::optional<int64_t> step_of(absl::string_view folder_name);
+
+// The names in a folder, sorted, without "." and "..". NotFound where there is no folder.
+StatusOr<std::vector<std::string>> names_in(const std::string& folder);
+
+}  // namespace tessera::checkpoint::internal
+
+#endif  // TESSERA_CHECKPOINT_NAMES_H_
