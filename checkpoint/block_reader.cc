@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/text.h"
-#include "checkpoint/dtypes.h"
 #include "checkpoint/manifest.h"
 #include "files/safetensors.h"
 
@@ -24,46 +22,52 @@ constexpr absl::string_view kSaveIdKey = "tessera.save_id";
 
 }  // namespace
 
-StatusOr<int64_t> check_data_header(const Source& source, int file,
-                                    const files::RandomAccessFile& opened) {
-  TESSERA_ASSIGN_OR_RETURN(const files::SafetensorsHeader header,
-                           files::read_safetensors_header(opened));
-  const std::string context = absl::StrCat("file ", quoted_whole(opened.path()));
+Status BlockReader::check_header(int file, const files::SafetensorsHeader& header,
+                                 const std::string& path) {
+  const Info& info = *source_.info;
+  if (pieces_.empty()) {
+    pieces_.resize(info.files.size());
+    for (size_t t = 0; t < info.tensors.size(); ++t) {
+      const std::vector<Piece>& pieces = info.tensors[t].pieces;
+      for (size_t p = 0; p < pieces.size(); ++p) {
+        pieces_[pieces[p].file].push_back({static_cast<int>(t), static_cast<int>(p)});
+      }
+    }
+  }
+  const std::string context = absl::StrCat("file ", quoted_whole(path));
   const auto save_id = header.metadata.find(std::string(kSaveIdKey));
   const std::string found = save_id == header.metadata.end() ? "none" : save_id->second;
-  if (found != source.info->save_id) {
+  if (found != info.save_id) {
     return absl::DataLossError(absl::StrCat(context, " is of another save: its id is ", found,
-                                            ", and that of the manifest is ",
-                                            source.info->save_id));
+                                            ", and that of the manifest is ", info.save_id));
   }
   std::map<int64_t, const files::SafetensorsEntry*> by_begin;
   for (const files::SafetensorsEntry& entry : header.entries) {
     if (entry.begin < entry.end) by_begin[entry.begin] = &entry;
   }
-  for (const TensorInfo& tensor : source.info->tensors) {
-    for (const Piece& piece : tensor.pieces) {
-      if (piece.file != file || piece.box.is_empty()) continue;
-      const auto entry = by_begin.find(piece.offset);
-      const StatusOr<DType> dtype = dtype_of(tensor);
-      const std::string expected = absl::StrCat(tessera::quoted(tensor.name), " ", tensor.dtype,
-                                                " ", shape_to_string(piece.box.sizes));
-      if (entry == by_begin.end()) {
-        return absl::DataLossError(absl::StrCat(context, " has no tensor at byte ", piece.offset,
-                                                ", and the manifest has ", expected, " there"));
-      }
-      const files::SafetensorsEntry& actual = *entry->second;
-      const StatusOr<DType> actual_dtype = files::dtype_of_safetensors(actual.dtype);
-      const bool is_same = actual.name == tensor.name && actual.shape == piece.box.sizes &&
-                           (!dtype.ok() || (actual_dtype.ok() && *actual_dtype == *dtype));
-      if (is_same) continue;
-      return absl::DataLossError(absl::StrCat(
-          context, " has ", tessera::quoted(actual.name), " ",
-          actual_dtype.ok() ? dtype_name(*actual_dtype) : absl::string_view(actual.dtype), " ",
-          shape_to_string(actual.shape), " at byte ", piece.offset, ", and the manifest has ",
-          expected, " there"));
+  for (const PieceOfFile& each : pieces_[file]) {
+    const TensorInfo& tensor = info.tensors[each.tensor];
+    const Piece& piece = tensor.pieces[each.piece];
+    if (piece.box.is_empty()) continue;
+    const std::string expected = absl::StrCat(tessera::quoted(tensor.name), " ", tensor.dtype, " ",
+                                              shape_to_string(piece.box.sizes));
+    const auto entry = by_begin.find(piece.offset);
+    if (entry == by_begin.end()) {
+      return absl::DataLossError(absl::StrCat(context, " has no tensor at byte ", piece.offset,
+                                              ", and the manifest has ", expected, " there"));
     }
+    const files::SafetensorsEntry& actual = *entry->second;
+    const StatusOr<DType> dtype = files::dtype_of_safetensors(actual.dtype);
+    const std::string actual_text =
+        absl::StrCat(tessera::quoted(actual.name), " ",
+                     dtype.ok() ? dtype_name(*dtype) : absl::string_view(actual.dtype), " ",
+                     shape_to_string(actual.shape));
+    if (actual_text == expected) continue;
+    return absl::DataLossError(absl::StrCat(context, " has ", actual_text, " at byte ",
+                                            piece.offset, ", and the manifest has ", expected,
+                                            " there"));
   }
-  return header.data_begin;
+  return absl::OkStatus();
 }
 
 void BlockReader::want(int file, int64_t offset, int64_t bytes) {
@@ -77,15 +81,22 @@ void BlockReader::want(int file, int64_t offset, int64_t bytes) {
   }
 }
 
-StatusOr<const BlockReader::OpenFile*> BlockReader::open(int file) {
-  const auto known = files_.find(file);
-  if (known != files_.end()) return &known->second;
-  OpenFile opened;
-  TESSERA_ASSIGN_OR_RETURN(opened.file, open_file(source_, file));
-  if (source_.is_checkpoint) {
-    TESSERA_ASSIGN_OR_RETURN(opened.header_bytes, check_data_header(source_, file, *opened.file));
+StatusOr<const BlockReader::OpenFile*> BlockReader::open(int file, Header header) {
+  OpenFile& opened = files_[file];
+  if (opened.file == nullptr) {
+    TESSERA_ASSIGN_OR_RETURN(opened.file, open_file(source_, file));
   }
-  return &files_.emplace(file, std::move(opened)).first->second;
+  if (header == Header::kIgnore || !source_.is_checkpoint || opened.header_bytes > 0) {
+    return &opened;
+  }
+  const StatusOr<files::SafetensorsHeader> found = files::read_safetensors_header(*opened.file);
+  if (absl::IsInvalidArgument(found.status())) {
+    return absl::DataLossError(absl::StrCat("a header is damaged: ", found.status().message()));
+  }
+  TESSERA_RETURN_IF_ERROR(found.status());
+  TESSERA_RETURN_IF_ERROR(check_header(file, *found, opened.file->path()));
+  opened.header_bytes = found->data_begin;
+  return &opened;
 }
 
 int64_t BlockReader::block_bytes(int file, int64_t block) const {
@@ -143,7 +154,7 @@ StatusOr<const BlockReader::Cached*> BlockReader::cached_block(const OpenFile& o
 }
 
 Status BlockReader::read(int file, int64_t offset, absl::Span<std::byte> out) {
-  TESSERA_ASSIGN_OR_RETURN(const OpenFile* const opened, open(file));
+  TESSERA_ASSIGN_OR_RETURN(const OpenFile* const opened, open(file, Header::kCheck));
   if (!verifies_) return opened->file->read(offset, out);
   while (!out.empty()) {
     const int64_t block = offset / kBlockBytes;
@@ -167,9 +178,11 @@ Status BlockReader::read(int file, int64_t offset, absl::Span<std::byte> out) {
 }
 
 Status BlockReader::verify_block(int file, int64_t block) {
-  TESSERA_ASSIGN_OR_RETURN(const OpenFile* const opened, open(file));
+  TESSERA_ASSIGN_OR_RETURN(const OpenFile* const opened, open(file, Header::kIgnore));
   std::vector<std::byte> bytes(static_cast<size_t>(block_bytes(file, block)));
   return read_block(*opened, file, block, absl::MakeSpan(bytes));
 }
+
+Status BlockReader::verify_header(int file) { return open(file, Header::kCheck).status(); }
 
 }  // namespace tessera::checkpoint::internal

@@ -32,6 +32,7 @@
 #include "checkpoint/options.h"
 #include "checkpoint/source.h"
 #include "files/random_access_file.h"
+#include "files/safetensors.h"
 
 namespace tessera::checkpoint::internal {
 
@@ -46,21 +47,31 @@ class BlockReader {
   void want(int file, int64_t offset, int64_t bytes);
   // DataLoss names file, block, and the tensors in it.
   Status read(int file, int64_t offset, absl::Span<std::byte> out);
-  // Reads a block and compares its checksum. Requires a checkpoint.
+  // Reads a block and compares its checksum, whatever the header says. Requires a checkpoint.
   Status verify_block(int file, int64_t block);
+  // Compares the header with the manifest. Requires a checkpoint.
+  Status verify_header(int file);
 
  private:
   using BlockKey = std::pair<int, int64_t>;  // file and block
   struct OpenFile {
     std::shared_ptr<const files::RandomAccessFile> file;
-    int64_t header_bytes = 0;  // that were read and checked
+    int64_t header_bytes = 0;  // 0: the header was not read
+  };
+  struct PieceOfFile {
+    int tensor;
+    int piece;
   };
   struct Cached {
     BlockKey key;
     std::vector<std::byte> bytes;
   };
 
-  StatusOr<const OpenFile*> open(int file);
+  enum class Header { kIgnore, kCheck };
+  StatusOr<const OpenFile*> open(int file, Header header);
+  // DataLoss names both where a tensor has another dtype, shape or place, or another save wrote the
+  // file.
+  Status check_header(int file, const files::SafetensorsHeader& header, const std::string& path);
   int64_t block_bytes(int file, int64_t block) const;
   bool is_wanted_whole(const OpenFile& opened, int file, int64_t block) const;
   // Reads a whole block to `out` and compares it.
@@ -71,15 +82,11 @@ class BlockReader {
   const Source& source_;
   const bool verifies_;
   std::map<int, OpenFile> files_;
-  std::map<BlockKey, int64_t> wanted_;  // bytes, by block
-  std::list<Cached> cache_;             // the latest first
+  std::vector<std::vector<PieceOfFile>> pieces_;  // by file; empty until the first header
+  std::map<BlockKey, int64_t> wanted_;            // bytes, by block
+  std::list<Cached> cache_;                       // the latest first
   Checksum64 checksum_;
 };
-
-// Checks the header of a data file of a checkpoint against the manifest, and returns its bytes.
-// DataLoss names both where a tensor has another dtype, shape or place, or another save wrote it.
-StatusOr<int64_t> check_data_header(const Source& source, int file,
-                                    const files::RandomAccessFile& opened);
 
 }  // namespace tessera::checkpoint::internal
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "dtensor/runtime.h"
+#include "mesh/mesh_runtime.h"
 
 namespace tessera::internal {
 
@@ -17,6 +18,15 @@ Status check_open(const Client& client, absl::string_view call) {
   }
   TESSERA_RETURN_IF_ERROR(runtime->turns().check_open());
   return runtime->devices().check_may_wait(call);
+}
+
+Status check_mesh_of(const Client& client, const Mesh& mesh, absl::string_view subject) {
+  if (runtime_of(mesh) == runtime_of(client)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(subject, " is on ", mesh.to_string(),
+                   runtime_of(mesh) == nullptr
+                       ? ", an abstract mesh; make a live one with create_mesh"
+                       : ", a mesh of another client; use a mesh of the client that is passed"));
 }
 
 Status post(const Client& client, absl::string_view series, uint32_t number,

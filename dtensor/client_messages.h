@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "base/wait_reports.h"
 #include "dtensor/client.h"
+#include "mesh/mesh.h"
 
 namespace tessera::internal {
 
@@ -46,6 +47,8 @@ WaitReports::Missing missing_client(const Client& client, int client_id);
 // FailedPrecondition after shutdown() has begun, for a client that was moved from, and in a forked
 // child. `call` names the caller.
 Status check_open(const Client& client, absl::string_view call);
+// InvalidArgument, with `subject` first, unless the mesh is a live one of this client.
+Status check_mesh_of(const Client& client, const Mesh& mesh, absl::string_view subject);
 
 }  // namespace tessera::internal
 
