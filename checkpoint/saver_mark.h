@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The mark of a save in its folder, .writing-<save id>: which process saves, so that what it leaves
+// can be told from what it still writes. Internal to checkpoint/.
+//
+//   host host-a
+//   boot 3f0c...          of the kernel
+//   pid 4711
+//   start 123456          of the process, in ticks since the boot: a pid can be given again
+#ifndef TESSERA_CHECKPOINT_SAVER_MARK_H_
+#define TESSERA_CHECKPOINT_SAVER_MARK_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "base/status.h"
+
+namespace tessera::checkpoint::internal {
+
+// Marks a save of this process in the folder.
+Status write_mark(const std::string& folder, absl::string_view save_id);
+// Does nothing where there is none.
+void remove_mark(const std::string& folder, absl::string_view save_id);
+// Whether the process of the mark may still run: false where it has ended, true where it is on
+// another host, whose processes cannot be seen. False where there is no mark.
+bool may_be_writing(const std::string& folder, absl::string_view save_id);
+
+}  // namespace tessera::checkpoint::internal
+
+#endif  // TESSERA_CHECKPOINT_SAVER_MARK_H_
