@@ -94,6 +94,11 @@ Status Rounds::agree_ok(const Client& client, absl::string_view operation, const
       .status();
 }
 
+bool Rounds::is_broken() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !broken_.ok();
+}
+
 Rounds::Value Rounds::agree_all(const Client& client, absl::string_view operation,
                                 const Value& mine, CombineAll combine) {
   std::lock_guard<std::mutex> lock(mutex_);

@@ -56,6 +56,8 @@ class Rounds {
                   CombineAll combine);
   // A round without a value: OK, or the first error.
   Status agree_ok(const Client& client, absl::string_view operation, const Status& mine);
+  // Whether a loss has ended the rounds.
+  bool is_broken();
 
  private:
   // Sends the value to client 0, which awaits the same number of messages.
