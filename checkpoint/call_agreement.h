@@ -17,10 +17,12 @@
 
 #include "absl/functional/function_ref.h"
 #include "base/status.h"
-#include "checkpoint/rounds.h"
 #include "dtensor/client.h"
+#include "dtensor/rounds.h"
 
 namespace tessera::checkpoint::internal {
+
+using tessera::internal::Rounds;
 
 struct CallText {
   std::string call;                // "save \"run/step-0000000100\"", also in reports of long waits

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ClientState: what checkpoint/ keeps for a client: the rounds of its calls, and its saver.
+// ClientState: what checkpoint/ keeps for a client: its saver, and the number of its Checkpointers.
 //
 // Made by the first call that needs it, and destroyed with the client. Thread-safe. Internal to
 // checkpoint/.
@@ -11,7 +11,6 @@
 
 #include "absl/time/time.h"
 #include "base/status.h"
-#include "checkpoint/rounds.h"
 #include "checkpoint/saver.h"
 #include "dtensor/background_work.h"
 #include "dtensor/client.h"
@@ -23,9 +22,6 @@ class ClientState : public tessera::internal::BackgroundWork {
   // Requires a client that was not moved from.
   static ClientState& of(const Client& client);
 
-  // Rounds of calls that do not save, by the calling threads. Saves have their own, which the saver
-  // makes.
-  Rounds& calls() { return calls_; }
   Saver& saver() { return saver_; }
   // Numbers the Checkpointers of this client, equal on all clients.
   int next_run() { return num_runs_++; }
@@ -35,7 +31,6 @@ class ClientState : public tessera::internal::BackgroundWork {
   bool is_current() const override { return saver_.is_current(); }
 
  private:
-  Rounds calls_{"checkpoint"};
   Saver saver_;
   std::atomic<int> num_runs_{0};
 };

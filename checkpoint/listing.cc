@@ -20,11 +20,11 @@
 #include "checkpoint/block_reader.h"
 #include "checkpoint/call_agreement.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/client_state.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "checkpoint/source.h"
 #include "dtensor/client_messages.h"
+#include "dtensor/rounds.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -148,7 +148,7 @@ StatusOr<std::string> latest(const Client& client, absl::string_view root) {
   TESSERA_RETURN_IF_ERROR(tessera::internal::check_open(client, "latest"));
   const internal::CallText text = {absl::StrCat("latest ", quoted_whole(root)), {}};
   return internal::agree_on_call(
-      client, internal::ClientState::of(client).calls(), text, absl::OkStatus(),
+      client, tessera::internal::rounds_of(client), text, absl::OkStatus(),
       [&]() -> internal::Rounds::Value {
         TESSERA_ASSIGN_OR_RETURN(const std::vector<Entry> entries, list(root));
         const auto found = std::find_if(entries.rbegin(), entries.rend(),

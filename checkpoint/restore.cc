@@ -31,11 +31,11 @@
 #include "checkpoint/box_reads.h"
 #include "checkpoint/call_agreement.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/client_state.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/source.h"
 #include "dtensor/client_messages.h"
 #include "dtensor/relayout.h"
+#include "dtensor/rounds.h"
 
 namespace tessera::checkpoint {
 namespace {
@@ -43,7 +43,6 @@ namespace {
 using internal::BlockReader;
 using internal::BoxReader;
 using internal::CallText;
-using internal::ClientState;
 using internal::PieceIndex;
 using internal::Rounds;
 using internal::Source;
@@ -214,7 +213,7 @@ Rounds::Value judge(const Client& client, const std::string& path, const Source&
       return absl::StrCat(kAgain, internal::encode_source(*now));
     }
   }
-  TESSERA_RETURN_IF_ERROR(internal::first_error(client, judged));
+  TESSERA_RETURN_IF_ERROR(tessera::internal::first_error(client, judged));
   return std::string(kDone);
 }
 
@@ -224,7 +223,7 @@ StatusOr<std::vector<DTensor>> restore_checked(
     absl::Span<const Target> targets, const RestoreOptions& options,
     absl::FunctionRef<Status(const RestorePlan&)> check) {
   TESSERA_RETURN_IF_ERROR(tessera::internal::check_open(client, call));
-  Rounds& rounds = ClientState::of(client).calls();
+  Rounds& rounds = tessera::internal::rounds_of(client);
   const CallText text = describe_call(call, path, targets, options);
   TESSERA_ASSIGN_OR_RETURN(
       std::string encoded,

@@ -21,10 +21,12 @@
 #include <cstdint>
 
 #include "base/status.h"
-#include "checkpoint/rounds.h"
 #include "checkpoint/save_request.h"
+#include "dtensor/rounds.h"
 
 namespace tessera::checkpoint::internal {
+
+using tessera::internal::Rounds;
 
 // `number`: of the save among those of the job. `stopping`: ends it as Cancelled.
 Status run_save(const SaveRequest& request, uint32_t number, Rounds& rounds,

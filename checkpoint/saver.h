@@ -27,10 +27,12 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "checkpoint/options.h"
-#include "checkpoint/rounds.h"
 #include "checkpoint/save_request.h"
+#include "dtensor/rounds.h"
 
 namespace tessera::checkpoint::internal {
+
+using tessera::internal::Rounds;
 
 class Saver {
  public:

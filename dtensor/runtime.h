@@ -35,6 +35,7 @@
 #include "dtensor/client_options.h"
 #include "dtensor/job_connection.h"
 #include "dtensor/programs.h"
+#include "dtensor/rounds.h"
 #include "dtensor/turns.h"
 #include "mesh/mesh.h"
 #include "mesh/mesh_runtime.h"
@@ -66,6 +67,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   void forbid_sync(std::thread::id thread);
   void allow_sync(std::thread::id thread);
   Status shutdown(absl::Duration timeout);
+  // Of calls by the threads of the program.
+  internal::Rounds& rounds() { return rounds_; }
   // Work of a layer above, which the first call makes.
   internal::BackgroundWork& background_work(
       absl::FunctionRef<std::unique_ptr<internal::BackgroundWork>()> make);
@@ -97,6 +100,8 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   internal::BackgroundWork* background_work() const {
     return background_.load(std::memory_order_acquire);
   }
+
+  internal::Rounds rounds_{"call"};
 
   std::mutex shutdown_mutex_;  // serialises shutdown()
 

@@ -19,10 +19,10 @@
 //   2. a client that is lost ends the round of the others with its loss. Later rounds return that
 //      loss too, without waiting.
 //
-// All clients make the same rounds of one series in the same order. Thread-safe: rounds of several
-// threads run one after the other.
-#ifndef TESSERA_CHECKPOINT_ROUNDS_H_
-#define TESSERA_CHECKPOINT_ROUNDS_H_
+// Internal, for files/ and checkpoint/. All clients make the same rounds of one series in the same
+// order. Thread-safe: rounds of several threads run one after the other.
+#ifndef TESSERA_DTENSOR_ROUNDS_H_
+#define TESSERA_DTENSOR_ROUNDS_H_
 
 #include <cstdint>
 #include <map>
@@ -35,7 +35,7 @@
 #include "base/status.h"
 #include "dtensor/client.h"
 
-namespace tessera::checkpoint::internal {
+namespace tessera::internal {
 
 class Rounds {
  public:
@@ -84,10 +84,14 @@ class Rounds {
   Status broken_;                          // the loss that ended a round
 };
 
+// The rounds of calls of this client by the threads of the program. Valid while the client or a
+// copy of it exists. Requires a client that was not moved from.
+Rounds& rounds_of(const Client& client);
+
 // The error of the client with the lowest id, of those that have one: as it is where all clients
 // have this error, else with the client's name before it. OK where there is none.
 Status first_error(const Client& client, absl::Span<const Rounds::Value> values);
 
-}  // namespace tessera::checkpoint::internal
+}  // namespace tessera::internal
 
-#endif  // TESSERA_CHECKPOINT_ROUNDS_H_
+#endif  // TESSERA_DTENSOR_ROUNDS_H_

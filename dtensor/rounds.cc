@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/rounds.h"
+#include "dtensor/rounds.h"
 
 #include <algorithm>
 #include <optional>
@@ -12,8 +12,9 @@
 #include "base/wait_reports.h"
 #include "dtensor/client_messages.h"
 #include "dtensor/client_waits.h"
+#include "dtensor/runtime.h"
 
-namespace tessera::checkpoint::internal {
+namespace tessera::internal {
 namespace {
 
 constexpr size_t kMessageBytes = 60 << 10;
@@ -65,6 +66,8 @@ bool take_part(absl::string_view message, std::string* text) {
 
 }  // namespace
 
+Rounds& rounds_of(const Client& client) { return runtime_of(client)->rounds(); }
+
 Status first_error(const Client& client, absl::Span<const Rounds::Value> values) {
   const auto failed = std::find_if(values.begin(), values.end(),
                                    [](const Rounds::Value& value) { return !value.ok(); });
@@ -73,8 +76,8 @@ Status first_error(const Client& client, absl::Span<const Rounds::Value> values)
     return value.status() == failed->status();
   });
   if (is_of_all) return failed->status();
-  return with_context(failed->status(), tessera::internal::describe_client(
-                                            client, static_cast<int>(failed - values.begin())));
+  return with_context(failed->status(),
+                      describe_client(client, static_cast<int>(failed - values.begin())));
 }
 
 Rounds::Value Rounds::agree(const Client& client, absl::string_view operation, const Value& mine,
@@ -190,13 +193,13 @@ Rounds::Value Rounds::await_result(const Client& client, absl::string_view opera
 Rounds::Value Rounds::next_message(const Client& client, const std::string& series, int sender,
                                    absl::string_view operation) {
   const uint32_t number = taken_[series]++;
-  const ReportedWait wait(operation.empty() ? nullptr : tessera::internal::wait_reports_of(client),
+  const ReportedWait wait(operation.empty() ? nullptr : wait_reports_of(client),
                           std::string(operation),
                           [client, sender]() -> std::optional<WaitReports::Missing> {
-                            return tessera::internal::missing_client(client, sender);
+                            return missing_client(client, sender);
                           });
   while (true) {
-    Value message = tessera::internal::await_post(client, series, number, sender, kSlice);
+    Value message = await_post(client, series, number, sender, kSlice);
     if (!absl::IsDeadlineExceeded(message.status())) return message;
     if (client.client_id() == 0) TESSERA_RETURN_IF_ERROR(tessera::internal::first_loss(client));
   }
@@ -204,11 +207,11 @@ Rounds::Value Rounds::next_message(const Client& client, const std::string& seri
 
 Status Rounds::post_message(const Client& client, const std::string& series,
                             absl::string_view value) {
-  return tessera::internal::post(client, series, sent_[series]++, value);
+  return post(client, series, sent_[series]++, value);
 }
 
 std::string Rounds::values_of(int client) const { return absl::StrCat(series_, " ", client); }
 
 std::string Rounds::requests_to(int client) const { return absl::StrCat(series_, " to ", client); }
 
-}  // namespace tessera::checkpoint::internal
+}  // namespace tessera::internal
