@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "absl/types/span.h"
+#include "files/npy_data.h"
 
 namespace tessera::checkpoint::internal {
 namespace {
@@ -12,39 +13,6 @@ namespace {
 constexpr int64_t kBufferBytes = int64_t{4} << 20;
 // A run of so many bytes costs more to copy than a system call of its own.
 constexpr int64_t kDirectBytes = int64_t{64} << 10;
-
-Box reversed(const Box& box) {
-  return {{box.offsets.rbegin(), box.offsets.rend()}, {box.sizes.rbegin(), box.sizes.rend()}};
-}
-
-void swap_bytes(std::byte* data, int64_t count, int64_t element_bytes) {
-  for (int64_t i = 0; i < count; ++i) {
-    std::reverse(data + i * element_bytes, data + (i + 1) * element_bytes);
-  }
-}
-
-// Copies an array whose first dim is the innermost to one whose last dim is.
-void transpose(const Shape& sizes, int64_t element_bytes, const std::byte* from, std::byte* to) {
-  const size_t rank = sizes.size();
-  std::vector<int64_t> steps(rank);  // of `from`, in bytes
-  int64_t step = element_bytes;
-  for (size_t dim = 0; dim < rank; ++dim) {
-    steps[dim] = step;
-    step *= sizes[dim];
-  }
-  std::vector<int64_t> index(rank, 0);
-  int64_t offset = 0;
-  const int64_t count = num_elements(sizes);
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(to + i * element_bytes, from + offset, static_cast<size_t>(element_bytes));
-    for (size_t dim = rank; dim-- > 0;) {
-      offset += steps[dim];
-      if (++index[dim] < sizes[dim]) break;
-      offset -= steps[dim] * sizes[dim];
-      index[dim] = 0;
-    }
-  }
-}
 
 }  // namespace
 
@@ -59,21 +27,20 @@ void BoxReader::want(const PieceIndex& index, DType dtype, const Box& box) {
 
 Status BoxReader::read(const PieceIndex& index, DType dtype, const Box& box, std::byte* out) {
   if (box.is_empty()) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(source_.is_fortran ? read_fortran(index.tensor(), dtype, box, out)
-                                             : read_row_major(index, dtype, box, out));
-  const int64_t count = box.num_elements();
-  if (source_.is_big_endian) swap_bytes(out, count, dtype_size(dtype));
+  if (source_.npy.has_value()) {
+    if (npy_ == nullptr) {
+      TESSERA_ASSIGN_OR_RETURN(npy_, open_file(source_, 0));
+    }
+    return files::read_npy_box(*npy_, *source_.npy, box, out);
+  }
+  TESSERA_RETURN_IF_ERROR(
+      for_each_read(index, dtype, box, join_gap_bytes_,
+                    [&](const JoinedRead& read) { return read_joined(read, out); }));
   if (dtype == DType::kBool) {
-    std::transform(out, out + count, out,
+    std::transform(out, out + box.num_elements(), out,
                    [](std::byte value) { return value == std::byte{0} ? value : std::byte{1}; });
   }
   return absl::OkStatus();
-}
-
-Status BoxReader::read_row_major(const PieceIndex& index, DType dtype, const Box& box,
-                                 std::byte* out) {
-  return for_each_read(index, dtype, box, join_gap_bytes_,
-                       [&](const JoinedRead& read) { return read_joined(read, out); });
 }
 
 Status BoxReader::read_joined(const JoinedRead& read, std::byte* out) {
@@ -106,18 +73,6 @@ Status BoxReader::read_joined(const JoinedRead& read, std::byte* out) {
     }
     first = end;
   }
-  return absl::OkStatus();
-}
-
-Status BoxReader::read_fortran(const TensorInfo& tensor, DType dtype, const Box& box,
-                               std::byte* out) {
-  TensorInfo stored = tensor;
-  std::reverse(stored.shape.begin(), stored.shape.end());
-  for (Piece& piece : stored.pieces) piece.box = reversed(piece.box);
-  std::vector<std::byte> columns(static_cast<size_t>(num_bytes(box.sizes, dtype)));
-  const PieceIndex index(&stored);
-  TESSERA_RETURN_IF_ERROR(read_row_major(index, dtype, reversed(box), columns.data()));
-  transpose(box.sizes, dtype_size(dtype), columns.data(), out);
   return absl::OkStatus();
 }
 

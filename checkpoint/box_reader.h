@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/dtype.h"
@@ -17,6 +18,7 @@
 #include "checkpoint/block_reader.h"
 #include "checkpoint/box_reads.h"
 #include "checkpoint/source.h"
+#include "files/random_access_file.h"
 
 namespace tessera::checkpoint::internal {
 
@@ -33,16 +35,14 @@ class BoxReader {
   Status read(const PieceIndex& index, DType dtype, const Box& box, std::byte* out);
 
  private:
-  Status read_row_major(const PieceIndex& index, DType dtype, const Box& box, std::byte* out);
   // Reads the runs of one joined read.
   Status read_joined(const JoinedRead& read, std::byte* out);
-  // The same of an array in Fortran order, which has one piece.
-  Status read_fortran(const TensorInfo& tensor, DType dtype, const Box& box, std::byte* out);
 
   const Source& source_;
   BlockReader& blocks_;
   const int64_t join_gap_bytes_;
   std::vector<std::byte> buffer_;
+  std::shared_ptr<const files::RandomAccessFile> npy_;  // null until it is read
 };
 
 }  // namespace tessera::checkpoint::internal

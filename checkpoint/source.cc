@@ -31,6 +31,12 @@ constexpr absl::string_view kNpySuffix = ".npy";
 constexpr char kMissingUrl[] = "tessera/missing-file";
 constexpr size_t kMostNames = 3;
 
+// Bits of a source as text.
+constexpr int64_t kCheckpoint = 1;
+constexpr int64_t kNpy = 2;
+constexpr int64_t kFortran = 4;
+constexpr int64_t kBigEndian = 8;
+
 StatusOr<Source> open_checkpoint(const std::string& folder) {
   const std::string path = join_path(folder, kManifestName);
   TESSERA_ASSIGN_OR_RETURN(const std::shared_ptr<const files::RandomAccessFile> file,
@@ -69,8 +75,7 @@ StatusOr<Source> open_npy(const std::string& path) {
   Source source;
   source.info = std::move(info);
   source.folder = folder_of(path);
-  source.is_fortran = header.is_fortran;
-  source.is_big_endian = header.is_big_endian;
+  source.npy = header;
   return source;
 }
 
@@ -219,8 +224,12 @@ std::string encode_source(const Source& source) {
   const Info& info = *source.info;
   Encoder out;
   out.add(source.folder);
-  out.add((source.is_checkpoint ? 1 : 0) + (source.is_fortran ? 2 : 0) +
-          (source.is_big_endian ? 4 : 0));
+  const bool is_npy = source.npy.has_value();
+  out.add((source.is_checkpoint ? kCheckpoint : 0) + (is_npy ? kNpy : 0) +
+          (is_npy && source.npy->is_fortran ? kFortran : 0) +
+          (is_npy && source.npy->is_big_endian ? kBigEndian : 0));
+  out.add(is_npy ? source.npy->data_offset : 0);
+  out.add(is_npy ? static_cast<int64_t>(source.npy->dtype) : 0);
   out.add(info.path);
   out.add(info.save_id);
   out.add(info.step);
@@ -261,9 +270,9 @@ StatusOr<Source> decode_source(absl::string_view text) {
   auto info = std::make_shared<Info>();
   source.folder = in.text();
   const int64_t flags = in.integer();
-  source.is_checkpoint = (flags & 1) != 0;
-  source.is_fortran = (flags & 2) != 0;
-  source.is_big_endian = (flags & 4) != 0;
+  source.is_checkpoint = (flags & kCheckpoint) != 0;
+  const int64_t data_offset = in.integer();
+  const auto dtype = static_cast<DType>(in.integer());
   info->path = in.text();
   info->save_id = in.text();
   info->step = in.integer();
@@ -298,6 +307,10 @@ StatusOr<Source> decode_source(absl::string_view text) {
     return absl::InternalError(
         "the description of a checkpoint is malformed; this is a bug of "
         "Tessera, please report it with the checkpoint's path");
+  }
+  if ((flags & kNpy) != 0 && info->tensors.size() == 1) {
+    source.npy = files::NpyHeader{dtype, info->tensors[0].shape, (flags & kFortran) != 0,
+                                  (flags & kBigEndian) != 0, data_offset};
   }
   source.info = std::move(info);
   return source;

@@ -17,11 +17,13 @@
 #define TESSERA_CHECKPOINT_SOURCE_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "checkpoint/info.h"
+#include "files/npy.h"
 #include "files/random_access_file.h"
 
 namespace tessera::checkpoint::internal {
@@ -32,10 +34,8 @@ struct Source {
   std::string folder;
   // Whether a manifest describes the files.
   bool is_checkpoint = false;
-  // Of a .npy file, whose shape and boxes are those of the array. In Fortran order the bytes of a
-  // piece are those of the reversed box.
-  bool is_fortran = false;
-  bool is_big_endian = false;
+  // Of a .npy file.
+  std::optional<files::NpyHeader> npy;
 
   std::string path_of(int file) const;
 };
