@@ -220,15 +220,15 @@ class SaveRun {
   // Reports progress, keeps to the limit of the rate, and looks for reasons to stop.
   Status after_chunk(int64_t bytes) {
     const int64_t written = request_.state->bytes_written += bytes;
-    if (client_.num_clients() > 1 && steady_now() - last_report_ >= kReportInterval) {
-      const auto tenth = static_cast<uint32_t>(10 * written / std::max<int64_t>(total_bytes_, 1));
-      TESSERA_RETURN_IF_ERROR(report(std::min(tenth, kWritten - 1)));
-    }
     absl::Time until = absl::InfinitePast();
     if (const int64_t rate = request_.options.max_bytes_per_second; rate > 0) {
       until = started_ + absl::Seconds(static_cast<double>(written) / static_cast<double>(rate));
     }
     while (true) {
+      if (client_.num_clients() > 1 && steady_now() - last_report_ >= kReportInterval) {
+        const auto tenth = static_cast<uint32_t>(10 * written / std::max<int64_t>(total_bytes_, 1));
+        TESSERA_RETURN_IF_ERROR(report(std::min(tenth, kWritten - 1)));
+      }
       if (stopping_.load()) {
         return absl::CancelledError("the client shut down before the save was complete");
       }
@@ -240,7 +240,7 @@ class SaveRun {
   }
 
   Status report(uint32_t k) {
-    if (k <= last_reported_ && last_reported_ > 0) return absl::OkStatus();
+    if (last_reported_.has_value() && k <= *last_reported_) return absl::OkStatus();
     last_report_ = steady_now();
     last_reported_ = k;
     return tessera::internal::post(client_, progress_series(client_.client_id()),
@@ -324,7 +324,7 @@ class SaveRun {
   int64_t total_bytes_ = 0;
   std::map<int, std::vector<uint64_t>> checksums_;  // of own files, by device
   absl::Time started_, last_report_;
-  uint32_t last_reported_ = 0;
+  std::optional<uint32_t> last_reported_;
   bool has_appeared_ = false;  // the manifest is there, or may be
 
   // Of client 0.

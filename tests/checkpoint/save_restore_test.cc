@@ -6,9 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <limits>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +27,7 @@
 #include "gtest/gtest.h"
 #include "ops/variable.h"
 #include "tests/checkpoint/folder.h"
+#include "tests/support/clients.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
@@ -532,6 +536,37 @@ TEST_P(SaveRestoreTest, Latest) {
         TESSERA_REQUIRE(path == folder / "step-1000", path);
         return absl::OkStatus();
       }),
+      IsOk());
+}
+
+// Each client sees a folder of its own under one name, as caches of a network file system may show.
+TEST(ClientsTest, ClientsDisagree) {
+  const Folder folder;
+  const JobSpec spec = {.setting = Setting::kProcesses, .num_clients = 2, .devices_per_client = 4};
+  EXPECT_THAT(
+      run_clients(
+          spec,
+          [&](Client& client) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(const Layout layout, rows(client));
+            const DTensor w = iota<float>({8, 6}, layout);
+            for (const int64_t step : {100, 200}) {
+              TESSERA_RETURN_IF_ERROR(
+                  save(client, folder / absl::StrCat("run/", step), {{"w", w}}, {.step = step}));
+            }
+            if (client.client_id() == 1) {
+              // Has the data of 200, and not its manifest yet.
+              std::filesystem::copy(folder / "run", folder / "older/run",
+                                    std::filesystem::copy_options::recursive);
+              unlink((folder / "older/run/200/manifest.json").c_str());
+            }
+            const std::string home = client.client_id() == 1 ? folder / "older" : folder.path();
+            TESSERA_REQUIRE(chdir(home.c_str()) == 0);
+            TESSERA_ASSIGN_OR_RETURN(const std::string path, checkpoint::latest(client, "run"));
+            TESSERA_REQUIRE(path == "run/200", path);
+            TESSERA_ASSIGN_OR_RETURN(const DTensor restored,
+                                     restore_one(client, path, "w", layout));
+            return expect_iota<float>(restored);
+          }),
       IsOk());
 }
 

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "files/new_file.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "gmock/gmock-matchers.h"
+#include "gtest/gtest.h"
+#include "tests/support/matchers.h"
+
+namespace tessera::files {
+namespace {
+
+using absl::StatusCode;
+using tessera::testing::IsOk;
+using tessera::testing::StatusIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class NewFileTest : public ::testing::Test {
+ protected:
+  NewFileTest() : folder_(::testing::TempDir() + "/new_file_XXXXXX") {
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+  }
+  ~NewFileTest() override { EXPECT_EQ(system(("rm -r " + folder_).c_str()), 0); }
+
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  static bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+  static std::string contents(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  static absl::Span<const std::byte> bytes(const std::string& text) {
+    return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
+  }
+
+  std::string folder_;
+};
+
+TEST_F(NewFileTest, AppearsWhenItIsWhole) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(NewFile file, NewFile::create(path("x"), path("x.partial"), 6));
+  TESSERA_ASSERT_OK_AND_ASSIGN(NewFile other, NewFile::join(path("x"), path("x.partial")));
+  EXPECT_THAT(file.write(0, bytes("abc")), IsOk());
+  EXPECT_THAT(other.write(3, bytes("def")), IsOk());
+  EXPECT_THAT(other.sync(), IsOk());
+  EXPECT_THAT(file.sync(), IsOk());
+  EXPECT_FALSE(exists(path("x")));
+  EXPECT_THAT(file.commit(NewFile::Replace::kNo), IsOk());
+  EXPECT_EQ(contents(path("x")), "abcdef");
+  EXPECT_FALSE(exists(path("x.partial")));
+  EXPECT_THAT(sync_folder(folder_), IsOk());
+}
+
+TEST_F(NewFileTest, KeepsWhatIsThere) {
+  std::ofstream(path("x")) << "old";
+  {
+    TESSERA_ASSERT_OK_AND_ASSIGN(NewFile file, NewFile::create(path("x"), path("p"), 0));
+    EXPECT_THAT(NewFile::create(path("x"), path("p"), 0),
+                StatusIs(StatusCode::kAlreadyExists, HasSubstr(path("p"))));
+    EXPECT_THAT(file.write(0, bytes("new")), IsOk());
+    EXPECT_THAT(file.commit(NewFile::Replace::kNo),
+                StatusIs(StatusCode::kAlreadyExists, HasSubstr(path("x"))));
+    EXPECT_EQ(contents(path("x")), "old");
+  }
+  EXPECT_FALSE(exists(path("p")));
+  TESSERA_ASSERT_OK_AND_ASSIGN(NewFile file, NewFile::create(path("x"), path("p"), 0));
+  EXPECT_THAT(file.write(0, bytes("new")), IsOk());
+  EXPECT_THAT(file.commit(NewFile::Replace::kYes), IsOk());
+  EXPECT_EQ(contents(path("x")), "new");
+}
+
+TEST_F(NewFileTest, IsRemovedByItsOwnerAlone) {
+  {
+    TESSERA_ASSERT_OK_AND_ASSIGN(NewFile file, NewFile::create(path("x"), path("p"), 0));
+    { TESSERA_ASSERT_OK_AND_ASSIGN(NewFile other, NewFile::join(path("x"), path("p"))); }
+    EXPECT_TRUE(exists(path("p")));
+    std::optional<NewFile> moved(std::move(file));
+    EXPECT_TRUE(exists(path("p")));
+    moved.reset();
+    EXPECT_FALSE(exists(path("p")));
+  }
+  EXPECT_FALSE(exists(path("x")));
+}
+
+TEST_F(NewFileTest, NoRoom) {
+  EXPECT_THAT(NewFile::create(path("x"), path("p"), int64_t{1} << 55),
+              StatusIs(StatusCode::kResourceExhausted, HasSubstr(path("p"))));
+  EXPECT_FALSE(exists(path("p")));
+  EXPECT_THAT(NewFile::create(path("a/x"), path("a/p"), 0), StatusIs(StatusCode::kNotFound));
+}
+
+TEST_F(NewFileTest, MakeFolders) {
+  EXPECT_THAT(make_folders(path("a/b")),
+              tessera::testing::IsOkAndHolds(ElementsAre(path("a"), path("a/b"))));
+  EXPECT_THAT(make_folders(path("a/b")), tessera::testing::IsOkAndHolds(IsEmpty()));
+  std::ofstream(path("file")) << "x";
+  EXPECT_THAT(make_folders(path("file")), StatusIs(StatusCode::kInvalidArgument));
+  EXPECT_THAT(make_folders(path("file/b")), StatusIs(StatusCode::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace tessera::files
