@@ -16,7 +16,7 @@
 //
 // How. Each axis of the mesh is cut into the sub-axis along which devices stay on their host
 // (intra-host) and the rest (inter-host).
-// - Inter-host sub-axes keep their places in the dims: they say which elements a host wants.
+// - Inter-host sub-axes keep their places in the dims: they say which elements the host wants.
 // - Intra-host sub-axes that are minor in a dim are taken from it: along them the shards of a host
 //   are one interval.
 // - These, and the intra-host sub-axes that replicate, become the minor axes of one dim: the first
