@@ -111,7 +111,8 @@ TEST_P(AsyncTest, ReturnsAtOnce) {
                 const absl::Duration taken = steady_now() - begin;
                 TESSERA_RETURN_IF_ERROR(pending.await());
                 // Threads of other tests may take the core.
-                TESSERA_REQUIRE(kSanitized || taken < absl::Milliseconds(20), taken);
+                TESSERA_REQUIRE(kSanitized || taken < absl::Milliseconds(20),
+                                absl::FormatDuration(taken));
                 return absl::OkStatus();
               }),
               IsOk());

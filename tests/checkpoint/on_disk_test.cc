@@ -245,7 +245,7 @@ TEST_F(OnDiskTest, BlockChecksum) {
   const std::string file = data_file("a", 1);
   for (const auto& [byte, block, tensors] :
        {std::tuple<size_t, const char*, const char*>{4097, "block 0", "\"b\", \"w\""},
-        {4198404, "block 1", "\"w\""}}) {
+        {4198400, "block 1", "\"w\""}}) {
     flip_bit(folder_ / ("a/" + file), byte);
     const auto damaged = StatusIs(StatusCode::kDataLoss,
                                   AllOf(HasSubstr(file), HasSubstr(block), HasSubstr(tensors)));

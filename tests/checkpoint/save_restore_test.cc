@@ -16,7 +16,10 @@
 #include <utility>
 #include <vector>
 
+#include "Eigen/Core"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "checkpoint/checkpoint.h"
 #include "dtensor/client.h"
@@ -265,11 +268,11 @@ TEST_P(SaveRestoreTest, MissingTensor) {
   EXPECT_THAT(run([&](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Layout layout, rows(client));
                 const DTensor w = iota<float>({8, 6}, layout);
-                TESSERA_RETURN_IF_ERROR(save(client, folder / "a", {{"w", w}, {"x", w}}));
+                TESSERA_RETURN_IF_ERROR(save(client, folder / "a", {{"layer0.w", w}, {"x", w}}));
                 TESSERA_RETURN_IF_ERROR(expect_error(
-                    restore(client, folder / "a", {{"x", layout}, {"v", layout}}).status(),
-                    StatusCode::kNotFound, {"\"v\"", "\"w\""}));
-                return expect_error(restore(client, folder / "b", {{"w", layout}}).status(),
+                    restore(client, folder / "a", {{"x", layout}, {"layer0.v", layout}}).status(),
+                    StatusCode::kNotFound, {"\"layer0.v\"", "\"layer0.w\""}));
+                return expect_error(restore(client, folder / "b", {{"layer0.w", layout}}).status(),
                                     StatusCode::kNotFound, {"/b"});
               }),
               IsOk());
@@ -394,6 +397,7 @@ TEST_P(SaveRestoreTest, Subset) {
                 tensors.push_back({"large", iota<float>({8, 6}, layout)});
                 TESSERA_RETURN_IF_ERROR(save(client, folder / "a", tensors));
                 TESSERA_ASSIGN_OR_RETURN(const Info info, checkpoint::read_info(folder / "a"));
+                TESSERA_RETURN_IF_ERROR(layout.mesh().barrier("read", absl::Seconds(30)));
                 // w0 is in the file of device 0.
                 for (size_t file = 1; file < info.files.size() && client.client_id() == 0; ++file) {
                   unlink((folder / "a/" + info.files[file].name).c_str());
