@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The function of 12_custom_kernel, compiled for CPUs and for GPUs, and its kernel.
+// The function of 13_custom_kernel, compiled for CPUs and for GPUs, and its kernel.
 #ifndef TESSERA_EXAMPLES_COLLATZ_H_
 #define TESSERA_EXAMPLES_COLLATZ_H_
 

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/seed.h"
 
 namespace {
 
@@ -68,6 +71,13 @@ std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   EXPECT_TRUE(file.good()) << path;
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// The number behind a mark.
+double number_after(const std::string& output, const std::string& mark) {
+  const size_t at = output.find(mark);
+  EXPECT_NE(at, std::string::npos) << mark << " is not in:\n" << output;
+  return at == std::string::npos ? NAN : std::strtod(&output[at + mark.size()], nullptr);
 }
 
 // ThreadSanitizer sees the memory of Debian's gRPC and Abseil, which are not instrumented, but not
@@ -221,9 +231,79 @@ TEST(DigitsTest, SaysWhatIsMissingWithoutAGpu) {
   EXPECT_THAT(result.output, AnyOf(HasSubstr("no GPU: "), HasSubstr("install CUDA 12.1 or later")));
 }
 
+// The losses that 12_resume prints, of steps that follow one another.
+struct ResumeRun {
+  int begins_after = -1;
+  std::vector<double> losses;
+};
+ResumeRun resume(const std::string& launcher, const std::string& flags) {
+  const Result result = run(absl::StrCat(launcher, "examples/12_resume --steps=60 ", flags));
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+  ResumeRun found;
+  found.begins_after = static_cast<int>(number_after(result.output, "begins after step "));
+  int step = found.begins_after;
+  for (absl::string_view line : absl::StrSplit(result.output, '\n')) {
+    const size_t at = line.find("step ");
+    if (!absl::StrContains(line, "  loss ") || at == line.npos) continue;
+    EXPECT_EQ(std::atoi(std::string(line.substr(at + 5)).c_str()), ++step) << line;
+    found.losses.push_back(number_after(std::string(line), "  loss "));
+  }
+  EXPECT_EQ(step, 60) << result.output;
+  return found;
+}
+
+class ResumeTest : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Sums, ResumeTest, ::testing::Bool(), [](const auto& info) {
+  return std::string(info.param ? "exact" : "rounded");
+});
+
+// Two saves may be under way when the clients are killed, so the newest complete checkpoint is of
+// one of the last three saves.
+TEST_P(ResumeTest, AKilledRunContinuesOnAnotherMesh) {
+  constexpr int kSaveEvery = 5;
+  std::mt19937_64 random(tessera::testing::test_seed());
+  const int stop_at = std::uniform_int_distribution<int>(3 * kSaveEvery, 59)(random);
+  const auto flags = [&](const std::string& name) {
+    return absl::StrCat(GetParam() ? "--exact" : "--noexact", " --save_every=", kSaveEvery,
+                        " --root=", temporary(absl::StrCat(name, GetParam())));
+  };
+  const ResumeRun whole = resume(kFourByTwo, flags("whole"));
+  EXPECT_EQ(whole.begins_after, 0);
+  EXPECT_LT(whole.losses.back(), whole.losses.front());
+
+  const Result killed = run(absl::StrCat(kFourByTwo, "examples/12_resume --steps=60 ",
+                                         flags("killed"), " --stop_at=", stop_at));
+  EXPECT_EQ(killed.exit_code, 128 + SIGKILL) << killed.output;
+
+  const ResumeRun rest = resume("job/tessera_run --clients 2 --devices-per-client 2 ",
+                                flags("killed") + " --model=4 --seed=5");
+  EXPECT_EQ(rest.begins_after % kSaveEvery, 0);
+  EXPECT_LE(rest.begins_after, stop_at);
+  EXPECT_GT(rest.begins_after, stop_at - 3 * kSaveEvery);
+  const double tolerance = GetParam() ? 0 : 1e-5;
+  for (size_t i = 0; i < rest.losses.size(); ++i) {
+    EXPECT_NEAR(rest.losses[i], whole.losses[rest.begins_after + i], tolerance)
+        << "step " << rest.begins_after + i + 1 << ", killed after step " << stop_at;
+  }
+}
+
+TEST(PreemptedTest, SavesAndLeavesWithACodeOfItsOwn) {
+  const std::string root = temporary("preempted");
+  const std::string log = temporary("preempted.log");
+  const Result result = run(absl::StrCat(
+      "sh -c 'env TESSERA_LOCAL_DEVICES=2 examples/12_resume --steps=1000000 ",
+      "--save_every=1000000 --root=", root, " > ", log, " 2>&1 & ", "until grep -q \"step    3\" ",
+      log, "; do sleep 0.1; done; ", "kill -TERM $!; wait $!'"));
+  EXPECT_EQ(result.exit_code, 42) << result.output << read_file(log);
+  const int steps = count_lines_with(read_file(log), "  loss ");
+  const Result rest = run(absl::StrCat("examples/12_resume --root=", root, " --steps=", steps));
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_THAT(rest.output, HasSubstr(absl::StrCat("begins after step ", steps)));
+}
+
 // On a GPU where there is one.
 TEST(CustomKernelTest, FindsTheMostSteps) {
-  const Result result = run("examples/12_custom_kernel");
+  const Result result = run("examples/13_custom_kernel");
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output, HasSubstr("at most 524 steps"));
 }
@@ -251,13 +331,6 @@ Written learn(const std::string& launcher, const std::string& flags) {
     written.losses.push_back(std::strtod(&result.output[at + mark.size()], nullptr));
   }
   return written;
-}
-
-// The number behind a mark.
-double number_after(const std::string& output, const std::string& mark) {
-  const size_t at = output.find(mark);
-  EXPECT_NE(at, std::string::npos) << mark << " is not in:\n" << output;
-  return at == std::string::npos ? NAN : std::strtod(&output[at + mark.size()], nullptr);
 }
 
 // The loss is measured on held-out text. The entropy of a character after a known character is
@@ -444,6 +517,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "--pieces is 0; it should be at least 1"},
         MistakeCase{"sample", "07_language_model --sample=-1",
                     "--sample is -1; it should be at least 0"},
+        MistakeCase{"root", "12_resume", "--root is empty; give a folder for the checkpoints"},
+        MistakeCase{"save_every", "12_resume --save_every=0",
+                    "--save_every is 0; it should be at least 1"},
         MistakeCase{"mesh", "03_digits --devices=4 --batch=3", "has 3 devices, 4 ids"},
         MistakeCase{"out", "03_digits --epochs=0 --out=no/such/folder",
                     "cannot create \"no/such/folder/w1.npy\""}),

@@ -3,7 +3,7 @@
 // A kernel of the program's own in local_map: how many Collatz steps the numbers below a million
 // take. No operation has a loop whose length depends on the element.
 //
-//   bazel run //examples:12_custom_kernel        on GPUs; where there are none, on two CPU devices
+//   bazel run //examples:13_custom_kernel        on GPUs; where there are none, on two CPU devices
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
