@@ -5,6 +5,8 @@
 //   bazel build //job:tessera_run //examples:03_digits
 //   bazel-bin/job/tessera_run --clients 4 --devices-per-client 2 bazel-bin/examples/03_digits
 //
+// With --save=PATH it saves the weights as a checkpoint, which 03_classify.cc reads.
+//
 //   hidden = relu(x W1 + b1)     logits = hidden W2 + b2     loss = mean of -log
 //   softmax(logits)[label]
 //
@@ -27,6 +29,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -40,14 +43,14 @@
 #include "examples/data_file.h"
 #include "examples/digits_csv.h"
 #include "examples/flag_limits.h"
-#include "examples/npy.h"
 #include "tessera.h"
 
 ABSL_FLAG(int, epochs, 40, "passes over the training images");
 ABSL_FLAG(int, batch_size, 64, "images per step");
 ABSL_FLAG(uint64_t, seed, 1, "of the first weights and of every shuffle");
 ABSL_FLAG(std::string, data, "", "the file of digits; empty: examples/data/digits.csv");
-ABSL_FLAG(std::string, out, "", "a folder for the weights as .npy files; empty: none");
+ABSL_FLAG(std::string, save, "", "a folder for a checkpoint of the weights; empty: none");
+ABSL_FLAG(std::string, export, "", "a .safetensors file for the weights; empty: none");
 ABSL_FLAG(std::string, loss_file, "", "a file for the loss of each epoch; empty: none");
 ABSL_FLAG(std::string, device, "cpu", "what to run on: cpu or cuda");
 ABSL_FLAG(int, devices, 0, "devices of this client; 0: as tessera_run says, else 1, or every GPU");
@@ -206,17 +209,21 @@ Status test(const Client& client, const nn::Parameters& weights, const Data& dat
   return absl::OkStatus();
 }
 
-// 7. The weights. to_host() collects the shards from all devices, so every client calls it, and one
-//    client writes.
+// 7. The weights, with the seed, which decides the digits that are held out. A checkpoint can be
+//    read under any layouts, on any number of clients. Other tools read the file.
 Status save(const Client& client, const nn::Parameters& weights) {
-  const std::string folder = absl::GetFlag(FLAGS_out);
-  if (folder.empty()) return absl::OkStatus();
+  std::vector<NamedTensor> values;
   for (const Variable& weight : weights.variables()) {
-    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> host, weight.value().to_host<float>());
-    if (client.client_id() != 0) continue;
-    const std::string path = absl::StrCat(folder, "/", weight.name(), ".npy");
-    TESSERA_RETURN_IF_ERROR(write_npy(path, host));
-    absl::PrintF("saved %s %s\n", path, shape_to_string(host.shape));
+    values.push_back({weight.name(), weight.value()});
+  }
+  const std::map<std::string, std::string> metadata = {
+      {"seed", absl::StrCat(absl::GetFlag(FLAGS_seed))}};
+  if (const std::string path = absl::GetFlag(FLAGS_save); !path.empty()) {
+    TESSERA_RETURN_IF_ERROR(
+        checkpoint::save(client, path, values, {.metadata = metadata, .overwrite = true}));
+  }
+  if (const std::string path = absl::GetFlag(FLAGS_export); !path.empty()) {
+    TESSERA_RETURN_IF_ERROR(write_safetensors(client, path, values, metadata));
   }
   return absl::OkStatus();
 }

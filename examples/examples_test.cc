@@ -166,23 +166,40 @@ std::vector<double> losses(const std::string& launcher, int epochs, const std::s
 }
 
 TEST(DigitsTest, LearnsToReadOnFourClientsOfTwoDevices) {
-  const std::string folder = std::getenv("TEST_TMPDIR");
-  const Result result = run(absl::StrCat(kFourByTwo, "examples/03_digits --out=", folder));
+  const std::string saved = temporary("digits");
+  const std::string exported = temporary("digits.safetensors");
+  const Result result =
+      run(absl::StrCat(kFourByTwo, "examples/03_digits --save=", saved, " --export=", exported));
   ASSERT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("clients 4, mesh {batch=4, model=2}, 1438 images to learn from, 359"),
                     ContainsRegex("epoch  40  loss 0\\.0[0-9]+  accuracy [01]\\.[0-9]+ +[0-9]+ "
                                   "examples/s")));
   const std::string mark = "held-out accuracy ";
-  const size_t at = result.output.find(mark);
-  ASSERT_NE(at, std::string::npos) << result.output;
-  EXPECT_GE(std::strtod(&result.output[at + mark.size()], nullptr), 0.95) << result.output;
+  const double accuracy = number_after(result.output, mark);
+  EXPECT_GE(accuracy, 0.95) << result.output;
   EXPECT_EQ(count_lines_with(result.output, mark), 1);
 
-  const std::string w1 = read_file(folder + "/w1.npy");
-  EXPECT_THAT(w1.substr(0, 128), HasSubstr("'shape': (64, 96)"));
-  EXPECT_EQ(w1.size(), 128 + 64 * 96 * sizeof(float));
-  EXPECT_THAT(read_file(folder + "/b2.npy"), HasSubstr("'shape': (10,)"));
+  // The weights under other layouts, with other numbers of clients.
+  const std::pair<const char*, std::string> others[] = {
+      {"", saved},
+      {"", exported},
+      {"job/tessera_run --clients 2 --devices-per-client 3 ", saved + " --model=3"},
+      {"job/tessera_run --clients 2 --devices-per-client 3 ", exported + " --model=2"}};
+  for (const auto& [launcher, weights] : others) {
+    const Result other = run(absl::StrCat(launcher, "examples/03_classify --weights=", weights));
+    EXPECT_EQ(other.exit_code, 0) << other.output;
+    EXPECT_EQ(number_after(other.output, mark), accuracy) << other.output;
+  }
+}
+
+TEST(DigitsTest, WeightsOfAnotherProgramHaveNoSeed) {
+  const std::string path = temporary("empty.safetensors");
+  std::ofstream(path) << std::string("\2\0\0\0\0\0\0\0{}", 10);
+  const Result result = run("examples/03_classify --weights=" + path);
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("empty.safetensors\" has no seed; give weights that "
+                                       "03_digits has saved"));
 }
 
 TEST(DigitsTest, TheLossCurveDoesNotDependOnTheLayout) {
@@ -521,8 +538,9 @@ INSTANTIATE_TEST_SUITE_P(
         MistakeCase{"save_every", "12_resume --save_every=0",
                     "--save_every is 0; it should be at least 1"},
         MistakeCase{"mesh", "03_digits --devices=4 --batch=3", "has 3 devices, 4 ids"},
-        MistakeCase{"out", "03_digits --epochs=0 --out=no/such/folder",
-                    "cannot create \"no/such/folder/w1.npy\""}),
+        MistakeCase{"export", "03_digits --epochs=0 --export=no/such/folder/w.safetensors",
+                    "no/such/folder"},
+        MistakeCase{"weights", "03_classify --weights=no/such/file", "no/such/file"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
