@@ -67,6 +67,7 @@ std::string measure(Contestant& contestant, const Command& command, Times* times
   const bool full = command.number("full", 0) != 0;
   const int64_t sets = command.number("sets", 1);
   const int64_t calls = command.number("calls", 1);
+  if (operation.reset && !(error = operation.reset()).empty()) return error;
   operation.poison(0, full);
   // Peers write into results, so all must be poisoned before any process starts.
   if (error = contestant.barrier(); !error.empty()) return error;
@@ -75,18 +76,22 @@ std::string measure(Contestant& contestant, const Command& command, Times* times
   if (full && operation.value) times->value = operation.value();
   int64_t set = 0;
   const int64_t repetitions = command.number("repetitions", 1);
-  const double cpu = cpu_seconds();
+  double cpu = 0;
   for (int64_t i = 0; i < repetitions; ++i) {
+    if (operation.reset && !(error = operation.reset()).empty()) return error;
     if (error = contestant.barrier(); !error.empty()) return error;
+    const double cpu_before = cpu_seconds();
     const double start = now_seconds();
     for (int64_t k = 0; k < calls; ++k) {
       set = set + 1 < sets ? set + 1 : 0;
       if (error = operation.call(static_cast<int>(set)); !error.empty()) return error;
     }
     times->of_repetitions.push_back((now_seconds() - start) / static_cast<double>(calls));
+    cpu += cpu_seconds() - cpu_before;
   }
-  times->cpu = (cpu_seconds() - cpu) / static_cast<double>(repetitions * calls);
+  times->cpu = cpu / static_cast<double>(repetitions * calls);
   if (error = operation.check(static_cast<int>(set), false); !error.empty()) return error;
+  if (operation.reset && !(error = operation.reset()).empty()) return error;
   // No rank may prepare another operation on this memory while a peer may be using it.
   return contestant.barrier();
 }

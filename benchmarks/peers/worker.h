@@ -52,6 +52,9 @@ struct Operation {
   std::function<std::string(int set, bool full)> check;
   // A number computed from the result of the operation. Called after the first call and its check.
   std::function<double()> value = {};
+  // Removes what calls have left. Called before the first call, before each repetition and at the
+  // end; not timed.
+  std::function<std::string()> reset = {};
 };
 
 class Contestant {
