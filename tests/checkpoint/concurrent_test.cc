@@ -3,6 +3,7 @@
 // A checkpoint that is read while it is overwritten, and two jobs that save to one path. The jobs
 // are forked processes of one client each.
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
