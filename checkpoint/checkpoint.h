@@ -63,7 +63,8 @@ using tessera::write_safetensors;
 //   ResourceExhausted   no room on the disk
 //   PermissionDenied    and other errors of the system, with the path
 // The error of a tensor, and of the disk later on, ends the save as well. After an error no file of
-// this save is left.
+// this save is left, except where a client was lost: then the next Checkpointer::open() removes
+// them, and an error does not say that the checkpoint is not there.
 Status save(const Client& client, absl::string_view path, absl::Span<const NamedTensor> tensors,
             const SaveOptions& options = {});
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstddef>
+#include <functional>
 #include <utility>
 #include <vector>
 

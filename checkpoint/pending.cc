@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/pending.h"
 
+#include <functional>
 #include <memory>
 #include <utility>
 

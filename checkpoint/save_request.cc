@@ -45,6 +45,9 @@ Status check_tensors(const Client& client, absl::Span<const NamedTensor> tensors
         "min_split_bytes is ", options.min_split_bytes, " and max_bytes_per_second is ",
         options.max_bytes_per_second, "; give 0 or more"));
   }
+  if (options.step < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("step is ", options.step, "; give 0 or more"));
+  }
   std::set<absl::string_view> names;
   for (const NamedTensor& named : tensors) {
     TESSERA_RETURN_IF_ERROR(check_tensor_name(named.name));

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/text.h"
@@ -151,6 +152,7 @@ class SaveRun {
 
   // Client 0, in round 1: what stands against the save, then its folder and its id.
   Rounds::Value begin() {
+    // NOTIDY(wall-clock): the manifest says when the save was made.
     began_ = absl::FromChrono(std::chrono::system_clock::now());
     if (!request_.options.overwrite && exists(join_path(request_.path, kManifestName))) {
       return absl::AlreadyExistsError(
@@ -235,6 +237,7 @@ class SaveRun {
       TESSERA_RETURN_IF_ERROR(tessera::internal::first_loss(client_));
       const absl::Duration left = until - steady_now();
       if (left <= absl::ZeroDuration()) return absl::OkStatus();
+      // sleep: keeps to the rate that the program has asked for.
       std::this_thread::sleep_for(absl::ToChronoNanoseconds(std::min(left, kLongestSleep)));
     }
   }

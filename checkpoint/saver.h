@@ -6,9 +6,8 @@
 //
 // Invariants:
 //   1. saves run in the order of enqueue(), which is the same on all clients;
-//   2. the thread exists from the first save on. It has no work when the saver is destroyed,
-//   because
-//      each save holds the client to which the saver belongs.
+//   2. the thread exists from the first save on. It has no work when the saver is destroyed: each
+//      save holds the client to which the saver belongs.
 //
 // Thread-safe. Internal to checkpoint/.
 #ifndef TESSERA_CHECKPOINT_SAVER_H_

@@ -16,6 +16,7 @@
 #ifndef TESSERA_CHECKPOINT_SOURCE_H_
 #define TESSERA_CHECKPOINT_SOURCE_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>

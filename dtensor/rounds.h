@@ -28,6 +28,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Files that appear whole: names, contents and what is left after an error.
 #include "files/new_file.h"
 
 #include <stdlib.h>
@@ -14,6 +16,7 @@
 
 #include "base/status.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
 

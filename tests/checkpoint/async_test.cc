@@ -176,6 +176,7 @@ TEST_P(AsyncTest, ErrorIsKeptAndErrorStaysAlone) {
                 const auto fail = [&]() -> Status {
                   TESSERA_ASSIGN_OR_RETURN(const Pending pending,
                                            save_async(client, folder / "100", {{"w", w}}));
+                  // sleep: await() would take the error.
                   while (!pending.done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
                   return absl::OkStatus();
                 };
@@ -337,6 +338,7 @@ TEST(PreemptionTest, PreemptedByOne) {
                             int64_t step = 0;
                             for (; step < 100'000 && !checkpoints.preempted(step); ++step) {
                               if (step == 20 && client.client_id() == 3) kill(getpid(), SIGTERM);
+                              // sleep: the length of a step, or of a part of a save.
                               std::this_thread::sleep_for(
                                   std::chrono::microseconds(200 * (client.client_id() + 1)));
                               if (step % 16 == 0) {
@@ -368,6 +370,7 @@ TEST(SaveLossTest, OneClientInTheDataAndClientZeroBeforeTheManifest) {
                                save_async(client, folder / "200", {{"w", large}},
                                           {.step = 200, .max_bytes_per_second = 8 * kMiB}));
       if (client.client_id() == killed) {
+        // sleep: the length of a step, or of a part of a save.
         std::this_thread::sleep_for(std::chrono::milliseconds(300));
         raise(SIGKILL);
       }

@@ -22,6 +22,7 @@
 #include "dtensor/dtensor.h"
 #include "files/random_access_file.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/checkpoint/folder.h"
 #include "tests/support/clients.h"
