@@ -43,7 +43,8 @@ struct KeptState {
 struct StepCount {
   Variable variable;
   int64_t count;
-  // The value of `variable` that says `count`. Another value was assigned since, and is the count.
+  // The value of `variable` that says `count`. If `variable` has another value, a program assigned
+  // it, and it is the count.
   DTensor counted;
 };
 
