@@ -264,7 +264,7 @@ class CheckpointWorker : public Contestant {
     return absl::OkStatus();
   }
 
-  // The value is bytes read / bytes needed.
+  // The value is bytes read / bytes needed, where no more is read than these and joined gaps.
   Status prepare_restore(const Command& command, int64_t bytes, const std::string& folder,
                          Operation* operation) {
     TESSERA_RETURN_IF_ERROR(make_tensors(bytes));
@@ -288,20 +288,30 @@ class CheckpointWorker : public Contestant {
     operation->poison = [=](int, bool) { results->clear(); };
     operation->check = [=, this](int, bool full) { return full ? compare(*results, to) : ""; };
     operation->value = [=, this]() -> double {
-      const auto plan = [&]() -> StatusOr<checkpoint::RestorePlan> {
-        TESSERA_ASSIGN_OR_RETURN(const checkpoint::Info info, checkpoint::read_info(path));
-        return checkpoint::plan_restore(info, targets);
-      }();
-      if (!plan.ok()) return std::numeric_limits<double>::quiet_NaN();
-      int64_t read = 0;
-      for (int64_t i = 0; i < mesh_.size(); ++i) read += plan->bytes(i);
-      return static_cast<double>(read) / static_cast<double>(bytes);
+      const StatusOr<int64_t> needed = bytes_read(path, targets, {.join_gap_bytes = 0});
+      const StatusOr<int64_t> read = bytes_read(path, targets, {});
+      if (!needed.ok() || *needed != bytes || !read.ok()) {
+        return std::numeric_limits<double>::quiet_NaN();
+      }
+      return static_cast<double>(*read) / static_cast<double>(bytes);
     };
     operation->reset = [=, cold = command.number("cold", 0) != 0] {
       results->clear();
       return cold ? text_of(evict(path)) : "";
     };
     return absl::OkStatus();
+  }
+
+  // By all devices.
+  StatusOr<int64_t> bytes_read(const std::string& path,
+                               const std::vector<checkpoint::Target>& targets,
+                               const checkpoint::RestoreOptions& options) const {
+    TESSERA_ASSIGN_OR_RETURN(const checkpoint::Info info, checkpoint::read_info(path));
+    TESSERA_ASSIGN_OR_RETURN(const checkpoint::RestorePlan plan,
+                             checkpoint::plan_restore(info, targets, options));
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < mesh_.size(); ++i) bytes += plan.bytes(i);
+    return bytes;
   }
 
   Status prepare_train(const Command& command, int64_t bytes, const std::string& folder,
