@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checkpoints and files that tests make by hand, with values that are known.
+//
+//   write_checkpoint("run/step-0000000100", {.step = 100}, {{"w", DType::kInt32, {4, 6},
+//   kColumns}})
+//
+// Byte i of a tensor is (167 i + seed) mod 251, or of a bool i mod 2, whatever its pieces are.
+#ifndef TESSERA_TOOLS_CKPT_TOOL_MADE_FILES_H_
+#define TESSERA_TOOLS_CKPT_TOOL_MADE_FILES_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "base/dtype.h"
+#include "base/shape.h"
+
+namespace tessera::ckpt_tool {
+
+struct MadeTensor {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  // A file for each box; none: one file with all.
+  std::vector<Box> boxes = {};
+  std::string layout = "";
+};
+
+struct MadeCheckpoint {
+  int64_t step = 0;
+  std::string save_id = "00112233445566aa";
+  std::map<std::string, std::string> metadata = {};
+};
+
+// The row-major bytes of the tensor.
+std::string bytes_of(const MadeTensor& tensor);
+
+// These fail the test where a file cannot be written.
+void write_checkpoint(const std::string& folder, const MadeCheckpoint& checkpoint,
+                      const std::vector<MadeTensor>& tensors);
+void write_safetensors_file(const std::string& path, const std::vector<MadeTensor>& tensors,
+                            const std::map<std::string, std::string>& metadata = {});
+void write_whole_file(const std::string& path, absl::string_view bytes);
+std::string read_whole_file(const std::string& path);
+void make_folder(const std::string& path);
+// The names, sorted; none where there is no folder.
+std::vector<std::string> names_of_folder(const std::string& path);
+bool exists(const std::string& path);
+// A new folder in that of the test.
+std::string new_test_folder();
+
+// The bytes of each tensor that open_source() finds at the path, with "NAME dtype shape" as key.
+// The values are read element by element.
+std::map<std::string, std::string> tensors_at(const std::string& path);
+// The same of made tensors.
+std::map<std::string, std::string> tensors_of(const std::vector<MadeTensor>& tensors);
+
+}  // namespace tessera::ckpt_tool
+
+#endif  // TESSERA_TOOLS_CKPT_TOOL_MADE_FILES_H_
