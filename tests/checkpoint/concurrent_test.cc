@@ -73,6 +73,8 @@ TEST(ConcurrentTest, AReaderDuringSavesFindsOldOrNewValues) {
       while (base != round) {
         TESSERA_ASSIGN_OR_RETURN(const std::string latest, checkpoint::latest(client, root.path()));
         TESSERA_REQUIRE(latest == path, latest);
+        TESSERA_RETURN_IF_ERROR(checkpoint::read_info(latest).status());
+        TESSERA_RETURN_IF_ERROR(checkpoint::verify(latest, 1));
         TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> tensors,
                                  checkpoint::restore(client, latest, targets_on(mesh)));
         TESSERA_ASSIGN_OR_RETURN(base, base_of(tensors));
@@ -81,7 +83,12 @@ TEST(ConcurrentTest, AReaderDuringSavesFindsOldOrNewValues) {
     }
     return absl::OkStatus();
   };
-  run_two_jobs([&](Client& client, int job) { return job == 0 ? save(client) : read(client); });
+  run_two_jobs([&](Client& client, int job) -> Status {
+    if (job == 0) return save(client);
+    const Status status = read(client);
+    if (!status.ok()) next_is_wanted.open(kRounds);  // the saver ends too
+    return status;
+  });
 }
 
 // What save() returned to each job, by round.

@@ -41,7 +41,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int64_t kPointsInCi = 6;  // of each save
+constexpr int64_t kPointsInCi = 4;  // of each save
 
 struct Reason {
   const char* action;

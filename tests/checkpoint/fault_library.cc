@@ -138,10 +138,66 @@ State& state() {
   return *only;
 }
 
-// The function that the program would call without this library.
+// A function that the program would call without this library. It is found when the library is
+// loaded, or by an earlier call. No static local holds it: other threads would wait for that by
+// syscall(), which is one of these functions.
 template <class Function>
-Function* next(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+class Next {
+ public:
+  explicit constexpr Next(const char* name) : name_(name) {}
+  template <class... Arguments>
+  auto operator()(Arguments... arguments) {
+    return find()(arguments...);
+  }
+  Function* find() {
+    void* found = found_.load();
+    if (found == nullptr) found_.store(found = dlsym(RTLD_NEXT, name_));
+    return reinterpret_cast<Function*>(found);
+  }
+
+ private:
+  const char* const name_;
+  std::atomic<void*> found_ = nullptr;
+};
+
+constinit Next<int(int, const char*, int, ...)> next_openat("openat");
+constinit Next<FILE*(const char*, const char*)> next_fopen("fopen");
+constinit Next<ssize_t(int, const void*, size_t)> next_write("write");
+constinit Next<ssize_t(int, const void*, size_t, off_t)> next_pwrite("pwrite");
+constinit Next<ssize_t(int, const iovec*, int)> next_writev("writev");
+constinit Next<ssize_t(int, const iovec*, int, off_t)> next_pwritev("pwritev");
+constinit Next<int(int)> next_fsync("fsync");
+constinit Next<int(int)> next_fdatasync("fdatasync");
+constinit Next<int(int, off64_t, off64_t, unsigned)> next_sync_file_range("sync_file_range");
+constinit Next<int(int, int, off_t, off_t)> next_fallocate("fallocate");
+constinit Next<int(int, off_t, off_t)> next_posix_fallocate("posix_fallocate");
+constinit Next<int(int, off_t)> next_ftruncate("ftruncate");
+constinit Next<int(const char*, off_t)> next_truncate("truncate");
+constinit Next<int(int, const char*, int, const char*, unsigned)> next_renameat2("renameat2");
+constinit Next<int(int, const char*, int, const char*, int)> next_linkat("linkat");
+constinit Next<int(int, const char*, int)> next_unlinkat("unlinkat");
+constinit Next<int(int, const char*, mode_t)> next_mkdirat("mkdirat");
+constinit Next<long(long, ...)> next_syscall("syscall");
+
+__attribute__((constructor)) void find_functions() {
+  next_openat.find();
+  next_fopen.find();
+  next_write.find();
+  next_pwrite.find();
+  next_writev.find();
+  next_pwritev.find();
+  next_fsync.find();
+  next_fdatasync.find();
+  next_sync_file_range.find();
+  next_fallocate.find();
+  next_posix_fallocate.find();
+  next_ftruncate.find();
+  next_truncate.find();
+  next_renameat2.find();
+  next_linkat.find();
+  next_unlinkat.find();
+  next_mkdirat.find();
+  next_syscall.find();
 }
 
 std::string path_of_descriptor(int fd) {
@@ -169,7 +225,6 @@ std::string path_in_folder(const std::string& path) {
 }
 
 void write_text(int fd, const std::string& text) {
-  static auto* const next_write = next<decltype(write)>("write");
   (void)!next_write(fd, text.data(), text.size());
 }
 
@@ -179,9 +234,8 @@ void log_call(long number, const char* call, const std::string& path, const std:
   std::ostringstream line;
   line << state().client << " " << number << " " << call << " " << path << " "
        << (other.empty() ? "-" : other) << " " << fault << "\n";
-  static auto* const next_open = next<decltype(open)>("open");
-  const int fd = next_open(state().plan.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
-                           S_IRUSR | S_IWUSR);
+  const int fd = next_openat(AT_FDCWD, state().plan.log.c_str(),
+                             O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, S_IRUSR | S_IWUSR);
   write_text(fd, line.str());
   close(fd);
 }
@@ -262,25 +316,21 @@ mode_t mode_of(int flags, va_list arguments) {
 }
 
 int open_file(int folder, const char* path, int flags, mode_t mode) {
-  static auto* const next_open = next<decltype(openat)>("openat");
   return make_call(creates(flags) ? "create" : "open", absolute_path(folder, path), "",
-                   [&](bool) { return next_open(folder, path, flags, mode); });
+                   [&](bool) { return next_openat(folder, path, flags, mode); });
 }
 
 int rename_file(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
-  static auto* const next_rename = next<decltype(renameat2)>("renameat2");
   return make_call("rename", absolute_path(from_folder, from), absolute_path(to_folder, to),
-                   [&](bool) { return next_rename(from_folder, from, to_folder, to, flags); });
+                   [&](bool) { return next_renameat2(from_folder, from, to_folder, to, flags); });
 }
 
 int remove_file(int folder, const char* path, int flags) {
-  static auto* const next_unlink = next<decltype(unlinkat)>("unlinkat");
   return make_call((flags & AT_REMOVEDIR) != 0 ? "rmdir" : "unlink", absolute_path(folder, path),
-                   "", [&](bool) { return next_unlink(folder, path, flags); });
+                   "", [&](bool) { return next_unlinkat(folder, path, flags); });
 }
 
 FILE* open_stream(const char* path, const char* mode) {
-  static auto* const next_fopen = next<decltype(fopen)>("fopen");
   FILE* stream = nullptr;
   const char* const call = mode[0] == 'r' ? "open" : "create";
   make_call(call, absolute_path(AT_FDCWD, path), "", [&](bool) {
@@ -342,31 +392,27 @@ FILE* fopen(const char* path, const char* mode) { return open_stream(path, mode)
 FILE* fopen64(const char* path, const char* mode) { return open_stream(path, mode); }
 
 ssize_t write(int fd, const void* bytes, size_t size) {
-  static auto* const next_write = next<decltype(write)>("write");
   return make_call_on("write", fd,
                       [&](bool is_short) { return next_write(fd, bytes, half(size, is_short)); });
 }
 ssize_t pwrite(int fd, const void* bytes, size_t size, off_t offset) {
-  static auto* const next_write = next<decltype(pwrite)>("pwrite");
   return make_call_on("write", fd, [&](bool is_short) {
-    return next_write(fd, bytes, half(size, is_short), offset);
+    return next_pwrite(fd, bytes, half(size, is_short), offset);
   });
 }
 ssize_t pwrite64(int fd, const void* bytes, size_t size, off64_t offset) {
   return pwrite(fd, bytes, size, offset);
 }
 ssize_t writev(int fd, const iovec* buffers, int count) {
-  static auto* const next_write = next<decltype(writev)>("writev");
   return make_call_on("write", fd, [&](bool is_short) {
     const FewerBuffers fewer(buffers, count, is_short);
-    return next_write(fd, fewer.used, fewer.count);
+    return next_writev(fd, fewer.used, fewer.count);
   });
 }
 ssize_t pwritev(int fd, const iovec* buffers, int count, off_t offset) {
-  static auto* const next_write = next<decltype(pwritev)>("pwritev");
   return make_call_on("write", fd, [&](bool is_short) {
     const FewerBuffers fewer(buffers, count, is_short);
-    return next_write(fd, fewer.used, fewer.count, offset);
+    return next_pwritev(fd, fewer.used, fewer.count, offset);
   });
 }
 ssize_t pwritev64(int fd, const iovec* buffers, int count, off64_t offset) {
@@ -374,32 +420,28 @@ ssize_t pwritev64(int fd, const iovec* buffers, int count, off64_t offset) {
 }
 
 int fsync(int fd) {
-  static auto* const next_sync = next<decltype(fsync)>("fsync");
-  return make_call_on("fsync", fd, [&](bool) { return next_sync(fd); });
+  return make_call_on("fsync", fd, [&](bool) { return next_fsync(fd); });
 }
 int fdatasync(int fd) {
-  static auto* const next_sync = next<decltype(fdatasync)>("fdatasync");
-  return make_call_on("fdatasync", fd, [&](bool) { return next_sync(fd); });
+  return make_call_on("fdatasync", fd, [&](bool) { return next_fdatasync(fd); });
 }
 int sync_file_range(int fd, off64_t offset, off64_t size, unsigned flags) {
-  static auto* const next_sync = next<decltype(sync_file_range)>("sync_file_range");
   return make_call_on("sync_file_range", fd,
-                      [&](bool) { return next_sync(fd, offset, size, flags); });
+                      [&](bool) { return next_sync_file_range(fd, offset, size, flags); });
 }
 
 int fallocate(int fd, int mode, off_t offset, off_t size) {
-  static auto* const next_allocate = next<decltype(fallocate)>("fallocate");
-  return make_call_on("fallocate", fd, [&](bool) { return next_allocate(fd, mode, offset, size); });
+  return make_call_on("fallocate", fd,
+                      [&](bool) { return next_fallocate(fd, mode, offset, size); });
 }
 int fallocate64(int fd, int mode, off64_t offset, off64_t size) {
   return fallocate(fd, mode, offset, size);
 }
 // Returns the error, and leaves errno.
 int posix_fallocate(int fd, off_t offset, off_t size) {
-  static auto* const next_allocate = next<decltype(posix_fallocate)>("posix_fallocate");
   const int error = errno;
   const int result = make_call_on("fallocate", fd, [&](bool) {
-    const int failed = next_allocate(fd, offset, size);
+    const int failed = next_posix_fallocate(fd, offset, size);
     if (failed == 0) return 0;
     errno = failed;
     return -1;
@@ -412,12 +454,10 @@ int posix_fallocate64(int fd, off64_t offset, off64_t size) {
   return posix_fallocate(fd, offset, size);
 }
 int ftruncate(int fd, off_t size) noexcept {
-  static auto* const next_truncate = next<decltype(ftruncate)>("ftruncate");
-  return make_call_on("truncate", fd, [&](bool) { return next_truncate(fd, size); });
+  return make_call_on("truncate", fd, [&](bool) { return next_ftruncate(fd, size); });
 }
 int ftruncate64(int fd, off64_t size) noexcept { return ftruncate(fd, size); }
 int truncate(const char* path, off_t size) noexcept {
-  static auto* const next_truncate = next<decltype(truncate)>("truncate");
   return make_call("truncate", absolute_path(AT_FDCWD, path), "",
                    [&](bool) { return next_truncate(path, size); });
 }
@@ -434,9 +474,8 @@ int renameat2(int from_folder, const char* from, int to_folder, const char* to,
   return rename_file(from_folder, from, to_folder, to, flags);
 }
 int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) noexcept {
-  static auto* const next_link = next<decltype(linkat)>("linkat");
   return make_call("link", absolute_path(from_folder, from), absolute_path(to_folder, to),
-                   [&](bool) { return next_link(from_folder, from, to_folder, to, flags); });
+                   [&](bool) { return next_linkat(from_folder, from, to_folder, to, flags); });
 }
 int link(const char* from, const char* to) noexcept {
   return linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
@@ -453,15 +492,13 @@ int remove(const char* path) noexcept {
 }
 
 int mkdirat(int folder, const char* path, mode_t mode) noexcept {
-  static auto* const next_mkdir = next<decltype(mkdirat)>("mkdirat");
   return make_call("mkdir", absolute_path(folder, path), "",
-                   [&](bool) { return next_mkdir(folder, path, mode); });
+                   [&](bool) { return next_mkdirat(folder, path, mode); });
 }
 int mkdir(const char* path, mode_t mode) noexcept { return mkdirat(AT_FDCWD, path, mode); }
 
 // Takes six arguments of any call, as glibc does.
 long syscall(long number, ...) noexcept {
-  static auto* const next_syscall = next<decltype(syscall)>("syscall");
   va_list arguments;
   va_start(arguments, number);
   long values[6];

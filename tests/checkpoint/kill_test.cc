@@ -47,7 +47,7 @@ namespace {
 using ::testing::AnyOfArray;
 using ::testing::HasSubstr;
 
-constexpr int64_t kPointsInCi = 4;  // of each sweep
+constexpr int64_t kPointsInCi = 2;  // of each sweep
 
 // The complete checkpoints of the states that a save passes, in order.
 using States = std::vector<Complete>;
@@ -224,6 +224,12 @@ const KillRow kKillRows[] = {
      {kBefore},
      "step-0000000200$",
      "step-0000000200/"},
+    {"after_mkdir_with_an_empty_mark",
+     "save",
+     1,
+     {0, "write", "step-0000000200/.writing", 1, "kill_job_before"},
+     {kBefore},
+     "step-0000000200/\\.writing"},
     {"in_the_data",
      "save",
      1,
