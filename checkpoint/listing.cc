@@ -7,12 +7,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/machine.h"
 #include "base/text.h"
@@ -33,13 +35,23 @@ using internal::Source;
 
 constexpr int kMostThreads = 8;
 
-// Opens a source, and its files.
-StatusOr<Source> open_whole(const std::string& path) {
-  TESSERA_ASSIGN_OR_RETURN(Source source, internal::open_source(path));
+// Calls read(source) with the source at `path`. Where it misses a file because the checkpoint was
+// overwritten meanwhile, calls it again with the new one.
+Status with_source(const std::string& path, absl::FunctionRef<Status(const Source&)> read) {
+  std::string save_id;
+  while (true) {
+    TESSERA_ASSIGN_OR_RETURN(const Source source, internal::open_source(path));
+    const Status status = read(source);
+    if (!internal::is_missing_file(status) || source.info->save_id == save_id) return status;
+    save_id = source.info->save_id;
+  }
+}
+
+Status open_files(const Source& source) {
   for (size_t file = 0; file < source.info->files.size(); ++file) {
     TESSERA_RETURN_IF_ERROR(internal::open_file(source, static_cast<int>(file)).status());
   }
-  return source;
+  return absl::OkStatus();
 }
 
 bool is_folder(const std::string& path) {
@@ -126,8 +138,12 @@ class Verification {
 }  // namespace
 
 StatusOr<Info> read_info(absl::string_view path) {
-  TESSERA_ASSIGN_OR_RETURN(const Source source, open_whole(std::string(path)));
-  return *source.info;
+  std::shared_ptr<const Info> info;
+  TESSERA_RETURN_IF_ERROR(with_source(std::string(path), [&](const Source& source) {
+    info = source.info;
+    return open_files(source);
+  }));
+  return *info;
 }
 
 StatusOr<std::vector<Entry>> list(absl::string_view root) {
@@ -164,15 +180,17 @@ Status verify(absl::string_view path, int num_threads) {
     return absl::InvalidArgumentError(
         absl::StrCat("verify with ", num_threads, " threads; give 0 or more"));
   }
-  TESSERA_ASSIGN_OR_RETURN(const Source source, open_whole(std::string(path)));
-  if (!source.is_checkpoint) return absl::OkStatus();
-  TESSERA_RETURN_IF_ERROR(Verification(source).run(
-      num_threads > 0 ? num_threads : std::min(usable_cores(), kMostThreads)));
-  internal::BlockReader reader(source, RestoreOptions::Verify::kAll);
-  for (size_t file = 0; file < source.info->files.size(); ++file) {
-    TESSERA_RETURN_IF_ERROR(reader.verify_header(static_cast<int>(file)));
-  }
-  return absl::OkStatus();
+  if (num_threads == 0) num_threads = std::min(usable_cores(), kMostThreads);
+  return with_source(std::string(path), [&](const Source& source) -> Status {
+    TESSERA_RETURN_IF_ERROR(open_files(source));
+    if (!source.is_checkpoint) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(Verification(source).run(num_threads));
+    internal::BlockReader reader(source, RestoreOptions::Verify::kAll);
+    for (size_t file = 0; file < source.info->files.size(); ++file) {
+      TESSERA_RETURN_IF_ERROR(reader.verify_header(static_cast<int>(file)));
+    }
+    return absl::OkStatus();
+  });
 }
 
 }  // namespace tessera::checkpoint

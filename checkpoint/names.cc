@@ -11,7 +11,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "checkpoint/manifest.h"
 #include "files/new_file.h"
@@ -55,7 +54,7 @@ std::string last_part(absl::string_view path) {
 }
 
 std::string data_file_name(int device, absl::string_view save_id) {
-  return absl::StrFormat("data-%05d-%s.safetensors", device, save_id);
+  return absl::StrCat("data-", absl::Dec(device, absl::kZeroPad5), "-", save_id, ".safetensors");
 }
 
 std::string partial_manifest_name(absl::string_view save_id) {
@@ -64,10 +63,13 @@ std::string partial_manifest_name(absl::string_view save_id) {
 
 std::string mark_name(absl::string_view save_id) { return absl::StrCat(kMarkPrefix, save_id); }
 
-std::string step_name(int64_t step) { return absl::StrFormat("step-%010d", step); }
+std::string step_name(int64_t step) {
+  return absl::StrCat("step-", absl::Dec(step, absl::kZeroPad10));
+}
 
 std::optional<std::string> save_id_of(absl::string_view file_name) {
   if (absl::ConsumePrefix(&file_name, kMarkPrefix)) {
+    (void)absl::ConsumeSuffix(&file_name, kPartialSuffix);
     return is_save_id(file_name) ? std::optional<std::string>(file_name) : std::nullopt;
   }
   const bool is_partial = absl::ConsumeSuffix(&file_name, kPartialSuffix);

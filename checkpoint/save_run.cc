@@ -43,6 +43,8 @@ using files::NewFile;
 constexpr absl::Duration kReportInterval = absl::Milliseconds(200);
 constexpr absl::Duration kLongestSleep = absl::Milliseconds(50);
 constexpr size_t kSaveIdDigits = 16;
+// Each attempt fails only if another process removes leftovers in the same moment.
+constexpr int kMostMarks = 10;
 
 // The result of round 3 where the manifest has appeared and an error came after that.
 constexpr absl::string_view kAppeared = "appeared: ";
@@ -160,9 +162,15 @@ class SaveRun {
                        " exists; save to another path, or set overwrite"));
     }
     if (request_.options.overwrite) find_old_files();
-    TESSERA_ASSIGN_OR_RETURN(made_folders_, files::make_folders(request_.path));
     save_id_ = random_token().substr(0, kSaveIdDigits);
-    TESSERA_RETURN_IF_ERROR(write_mark(request_.path, save_id_));
+    Status marked;
+    for (int i = 0; i < kMostMarks; ++i) {
+      TESSERA_ASSIGN_OR_RETURN(std::vector<std::string> made, files::make_folders(request_.path));
+      made_folders_.insert(made_folders_.end(), made.begin(), made.end());
+      marked = write_mark(request_.path, save_id_);
+      if (!absl::IsNotFound(marked)) break;
+    }
+    TESSERA_RETURN_IF_ERROR(marked);
     return save_id_;
   }
 

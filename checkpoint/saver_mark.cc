@@ -32,7 +32,7 @@ std::string boot_id() {
 }
 
 // The start of a process, empty where it does not run. The name of the program, in brackets, may
-// hold blanks; the start is the 20th word after it.
+// hold blanks; the state follows it, and the start is the 20th word after it. A zombie has ended.
 std::string start_of(int64_t pid) {
   const std::string text = read_text(absl::StrCat("/proc/", pid, "/stat"));
   const size_t bracket = text.rfind(')');
@@ -40,7 +40,8 @@ std::string start_of(int64_t pid) {
   const std::vector<std::string> words =
       absl::StrSplit(text.substr(bracket + 1), ' ', absl::SkipEmpty());
   constexpr size_t kStart = 19;
-  return words.size() > kStart ? words[kStart] : "";
+  if (words.size() <= kStart || words[0] == "Z" || words[0] == "X") return "";
+  return words[kStart];
 }
 
 std::string host_name() {
@@ -54,8 +55,9 @@ Status write_mark(const std::string& folder, absl::string_view save_id) {
   const std::string path = join_path(folder, mark_name(save_id));
   const std::string text = absl::StrCat("host ", host_name(), "\nboot ", boot_id(), "\npid ",
                                         getpid(), "\nstart ", start_of(getpid()), "\n");
-  // The mark has its name from the start: an empty mark counts as that of a process that may run.
-  TESSERA_ASSIGN_OR_RETURN(files::NewFile file, files::NewFile::create(path, path, 0));
+  // The mark appears with its text: a process that ends before that has not begun its save.
+  TESSERA_ASSIGN_OR_RETURN(files::NewFile file,
+                           files::NewFile::create(path, absl::StrCat(path, kPartialSuffix), 0));
   TESSERA_RETURN_IF_ERROR(file.write(
       0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
   return file.commit(files::NewFile::Replace::kYes);

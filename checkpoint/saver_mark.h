@@ -17,7 +17,8 @@
 
 namespace tessera::checkpoint::internal {
 
-// Marks a save of this process in the folder.
+// Marks a save of this process in the folder. NotFound where the folder, or the mark before it has
+// its name, was removed by a process that found no saver there: make them again.
 Status write_mark(const std::string& folder, absl::string_view save_id);
 // Does nothing where there is none.
 void remove_mark(const std::string& folder, absl::string_view save_id);
