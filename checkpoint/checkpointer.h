@@ -2,15 +2,15 @@
 //
 // Checkpointer: the checkpoints of a run, in root/step-<10 digits>.
 //
-//   TESSERA_ASSIGN_OR_RETURN(Checkpointer run, Checkpointer::open(client, "run", {.keep_last =
-//   3})); TESSERA_ASSIGN_OR_RETURN(const std::optional<Info> last, run.latest()); if
-//   (last.has_value()) ... restore(client, last->path, targets) ... for (int64_t step = first; step
-//   < num_steps; ++step) {
+//   StatusOr<Checkpointer> run = Checkpointer::open(client, "run", {.keep_last = 3});
+//   StatusOr<std::optional<Info>> last = run->latest();
+//   if (last->has_value()) ... restore(client, (*last)->path, targets) ...
+//   for (int64_t step = first; step < num_steps; ++step) {
 //     ...
-//     const bool leave = run.preempted(step);
+//     const bool leave = run->preempted(step);
 //     if (leave || step % 100 == 0) {
-//       TESSERA_ASSIGN_OR_RETURN(const Pending pending, run.save(step, tensors));
-//       if (leave) return pending.await();
+//       StatusOr<Pending> pending = run->save(step, tensors);
+//       if (leave) return pending->await();
 //     }
 //   }
 //
