@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -78,26 +79,65 @@ std::vector<int64_t> reversed(const std::vector<int64_t>& values) {
   return {values.rbegin(), values.rend()};
 }
 
-// Copies an array of these sizes whose first dim is the innermost to one whose last dim is.
-void transpose(const Shape& sizes, int64_t element_bytes, const std::byte* from, std::byte* to) {
-  const size_t rank = sizes.size();
-  std::vector<int64_t> steps(rank);  // of `from`, in bytes
-  int64_t step = element_bytes;
-  for (size_t dim = 0; dim < rank; ++dim) {
-    steps[dim] = step;
-    step *= sizes[dim];
-  }
-  std::vector<int64_t> index(rank, 0);
-  int64_t offset = 0;
-  const int64_t count = num_elements(sizes);
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(to + i * element_bytes, from + offset, static_cast<size_t>(element_bytes));
-    for (size_t dim = rank; dim-- > 0;) {
-      offset += steps[dim];
-      if (++index[dim] < sizes[dim]) break;
-      offset -= steps[dim] * sizes[dim];
-      index[dim] = 0;
+// Copies the plane of the first and the last dim: `rows` elements apart by 1 in `from` and by
+// `to_step` in `to`, and `columns` apart by `from_step` and by 1. Tiles of both fit in the cache.
+template <class T>
+void transpose_plane(int64_t rows, int64_t columns, const T* from, int64_t from_step, T* to,
+                     int64_t to_step) {
+  constexpr int64_t kTile = 32;
+  for (int64_t row = 0; row < rows; row += kTile) {
+    const int64_t row_end = std::min(rows, row + kTile);
+    for (int64_t column = 0; column < columns; column += kTile) {
+      const int64_t column_end = std::min(columns, column + kTile);
+      for (int64_t i = row; i < row_end; ++i) {
+        for (int64_t j = column; j < column_end; ++j) to[i * to_step + j] = from[i + j * from_step];
+      }
     }
+  }
+}
+
+// Copies an array of these sizes whose first dim is the innermost to one whose last dim is.
+template <class T>
+void transpose(const Shape& sizes, const T* from, T* to) {
+  const size_t rank = sizes.size();
+  std::vector<int64_t> from_steps(rank, 1), to_steps(rank, 1);
+  for (size_t dim = 1; dim < rank; ++dim) {
+    from_steps[dim] = from_steps[dim - 1] * sizes[dim - 1];
+    to_steps[rank - 1 - dim] = to_steps[rank - dim] * sizes[rank - dim];
+  }
+  std::vector<int64_t> index(rank, 0);  // of the plane: its first and last members stay 0
+  while (true) {
+    const int64_t begin = std::inner_product(index.begin(), index.end(), from_steps.begin(), 0L);
+    const int64_t target = std::inner_product(index.begin(), index.end(), to_steps.begin(), 0L);
+    transpose_plane(sizes.front(), sizes.back(), from + begin, from_steps.back(), to + target,
+                    to_steps.front());
+    size_t dim = rank - 1;
+    while (--dim > 0 && ++index[dim] == sizes[dim]) index[dim] = 0;
+    if (dim == 0) return;
+  }
+}
+
+// As above, by the size of an element. An array of rank below 2 is the same in both orders.
+void transpose_bytes(const Shape& sizes, int64_t element_bytes, const std::byte* from,
+                     std::byte* to) {
+  const int64_t count = num_elements(sizes);
+  if (count == 0) return;
+  if (sizes.size() < 2) {
+    std::memcpy(to, from, static_cast<size_t>(count * element_bytes));
+    return;
+  }
+  const auto run = [&]<class T>(T) {
+    transpose(sizes, reinterpret_cast<const T*>(from), reinterpret_cast<T*>(to));
+  };
+  switch (element_bytes) {
+    case 1:
+      return run(uint8_t{});
+    case 2:
+      return run(uint16_t{});
+    case 4:
+      return run(uint32_t{});
+    default:
+      return run(uint64_t{});
   }
 }
 
@@ -112,7 +152,7 @@ Status read_npy_box(const RandomAccessFile& file, const NpyHeader& header, const
     const Box stored = {reversed(box.offsets), reversed(box.sizes)};
     TESSERA_RETURN_IF_ERROR(read_row_major(file, header.data_offset, element_bytes,
                                            reversed(header.shape), stored, columns.data()));
-    transpose(box.sizes, element_bytes, columns.data(), out);
+    transpose_bytes(box.sizes, element_bytes, columns.data(), out);
   } else {
     TESSERA_RETURN_IF_ERROR(
         read_row_major(file, header.data_offset, element_bytes, header.shape, box, out));
