@@ -33,6 +33,9 @@ using ::testing::ElementsAre;
 
 class ArrayFilesTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, ArrayFilesTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Hosts, ArrayFilesTest, ::testing::Values(kTwoHosts), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, ArrayFilesTest, ::testing::Values(cuda_forms()[0], cuda_forms()[1]),
+                         job_form_name);
 
 // The bytes of a .npy file of version 1.
 std::string npy_file(const std::string& text, const std::string& data) {

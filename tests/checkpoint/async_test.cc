@@ -55,6 +55,9 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 class AsyncTest : public JobFormTest {};
 INSTANTIATE_TEST_SUITE_P(Forms, AsyncTest, ::testing::ValuesIn(kJobForms), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Hosts, AsyncTest, ::testing::Values(kTwoHosts), job_form_name);
+INSTANTIATE_TEST_SUITE_P(Cuda, AsyncTest, ::testing::Values(cuda_forms()[0], cuda_forms()[1]),
+                         job_form_name);
 
 StatusOr<Layout> rows(const Client& client) {
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
