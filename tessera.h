@@ -14,6 +14,10 @@
 //   to say how a tensor is split             layout/layout.h
 //   to make, move and read tensors           dtensor/dtensor.h; as Eigen tensors: dtensor/eigen.h
 //   to share shards with other libraries     files/dlpack.h
+//   to read and write files of other tools   files/array_files.h
+//   to keep the values of a run              checkpoint/checkpoint.h, checkpoint/pending.h,
+//                                            checkpoint/checkpointer.h, in namespace
+//                                            tessera::checkpoint
 //   to run a function on local shards        dtensor/local_map.h; with gradients
 //                                            ops/local_gradient.h
 //   to compute with tensors                  ops/pointwise.h, ops/reductions.h, ops/contract.h,
@@ -55,6 +59,9 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpointer.h"
+#include "checkpoint/pending.h"
 #include "collectives/group.h"
 #include "device/device.h"
 #include "device/device_span.h"
@@ -72,6 +79,7 @@
 #include "dtensor/local_map.h"
 #include "dtensor/relayout.h"
 #include "dtensor/spawn.h"
+#include "files/array_files.h"
 #include "files/dlpack.h"
 #include "input/dataset.h"
 #include "input/input_context.h"
