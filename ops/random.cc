@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <limits>
 #include <sstream>
+#include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/status.h"
+#include "base/text.h"
 #include "compute/cpu/host_engine.h"
 #include "compute/cpu/philox.h"
 #include "compute/cpu/pointwise.h"
@@ -133,6 +135,20 @@ std::vector<Key> Key::split(int64_t n) const {
   std::vector<Key> keys;
   for (int64_t k = 0; k < n; ++k) keys.push_back(fold_in(static_cast<uint64_t>(k)));
   return keys;
+}
+
+std::string Key::to_string() const {
+  const uint64_t seed = static_cast<uint64_t>(words_[1]) << 32 | words_[0];
+  return absl::StrCat(absl::Hex(seed, absl::kZeroPad16));
+}
+
+StatusOr<Key> Key::parse(absl::string_view text) {
+  uint64_t seed = 0;
+  if (absl::SimpleHexAtoi(text, &seed) && from_seed(seed).to_string() == text) {
+    return from_seed(seed);
+  }
+  return refusal("random key ", quoted(text),
+                 "; it should be 16 hexadecimal digits in lower case, as to_string() writes them");
 }
 
 DTensor draw(const RandomSpec& spec, DType dtype, const Shape& shape, LayoutArg layout) {

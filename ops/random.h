@@ -20,11 +20,14 @@
 
 #include <concepts>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/numeric/int128.h"
+#include "absl/strings/string_view.h"
 #include "base/dtype.h"
 #include "base/shape.h"
+#include "base/status.h"
 #include "compute/random_spec.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
@@ -39,6 +42,11 @@ class Key {
   Key fold_in(uint64_t data) const;
   // n other keys: fold_in(0) to fold_in(n - 1).
   std::vector<Key> split(int64_t n) const;
+
+  // 16 hexadecimal digits, to save with a checkpoint; those of the number for from_seed(number).
+  std::string to_string() const;
+  // InvalidArgument for a text that to_string() does not write.
+  static StatusOr<Key> parse(absl::string_view text);
 
   const kernels::PhiloxKey& words() const { return words_; }
   friend bool operator==(const Key& a, const Key& b) { return a.words_ == b.words_; }

@@ -47,6 +47,7 @@ using kernels::PhiloxBlock;
 using kernels::RandomKind;
 using kernels::RandomSpec;
 using random::Key;
+using ::testing::HasSubstr;
 
 TEST(PhiloxTest, KnownAnswers) {
   constexpr uint32_t kOnes = 0xffffffff;
@@ -237,6 +238,19 @@ TEST(RandomFactsTest, Rows) {
       const RandomSpec spec = spec_of(row.call);
       visit_dtype(dtype_named(row.dtype), [&]<class T>() { check_values<T>(row, spec); });
     }
+  }
+}
+
+TEST(RandomKeyTest, TextIsReadBack) {
+  EXPECT_EQ(Key::from_seed(42).to_string(), "000000000000002a");
+  for (const Key& key : {Key::from_seed(0), Key::from_seed(uint64_t{0xdeadbeef} << 32),
+                         Key::from_seed(~uint64_t{0}), Key::from_seed(1).fold_in(2)}) {
+    EXPECT_THAT(Key::parse(key.to_string()), IsOkAndHolds(key));
+  }
+  for (const char* text : {"", "2a", "00000000000000002a", "000000000000002A", "0x0000000000002a",
+                           " 00000000000002a", "-00000000000002a", "000000000000002g"}) {
+    EXPECT_THAT(Key::parse(text), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr(absl::StrCat("random key \"", text, "\""))));
   }
 }
 
