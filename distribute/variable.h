@@ -6,6 +6,9 @@
 //   kOnRead    a component for each replica; value() aggregates them. Under kSum a value v is the
 //              components v, 0, 0, ...; under other aggregations each replica has v
 //
+// A checkpoint holds {v.name(), v.value()}, and v.assign() takes the restored tensor, on any number
+// of replicas.
+//
 // Methods with a context are for replica functions; methods without one are for outside of run(),
 // and for merge_call(). TF: tf.Variable in a strategy's scope, with synchronization and
 // aggregation.

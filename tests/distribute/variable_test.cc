@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "checkpoint/checkpoint.h"
 #include "distribute/strategy.h"
 #include "distribute/values.h"
 #include "dtensor/client.h"
@@ -30,10 +32,13 @@
 #include "nn/optimizer.h"
 #include "ops/pointwise.h"
 #include "ops/random.h"
+#include "ops/variable.h"
+#include "tests/checkpoint/folder.h"
 #include "tests/support/clients.h"
 #include "tests/support/distribute/replicas.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/matchers.h"
+#include "tests/support/tensors.h"
 
 namespace tessera::testing {
 namespace {
@@ -648,69 +653,140 @@ TEST(DistributeVariableClientsTest, VariablesOfAnotherStrategy) {
       IsOk());
 }
 
+// Variables in checkpoints. A variable is saved as its value, and restored by assign().
+
 struct SavedRow {
+  const char* name;
   VariableAggregation aggregation;
-  std::optional<float> saved;     // nothing: FailedPrecondition
-  std::vector<float> components;  // restored on 3 replicas
-  float alone;                    // restored on one
+  float saved;          // of components 1 and 4 on 2 replicas
+  float components[3];  // restored on 3
 };
+constexpr SavedRow kSavedRows[] = {{"saved_sum", kSum, 5, {5, 0, 0}},
+                                   {"saved_mean", kMean, 2.5, {2.5, 2.5, 2.5}},
+                                   {"saved_first", kFirst, 1, {1, 1, 1}}};
 
-// The value saved from components 1 and 4 on 2 replicas, as in a checkpoint: on no strategy.
-StatusOr<float> saved_value(Client& client, VariableAggregation aggregation) {
-  TESSERA_ASSIGN_OR_RETURN(const Strategy two, distribute::mirrored_strategy(client, {0, 1}));
-  TESSERA_ASSIGN_OR_RETURN(DistributedVariable v,
-                           two.variable("v", everywhere(two, 0),
-                                        {.synchronization = kOnRead, .aggregation = aggregation}));
+StatusOr<DistributedVariable> on_read_variable(const Strategy& strategy, const char* name,
+                                               VariableAggregation aggregation) {
+  return strategy.variable(name, everywhere(strategy, 0),
+                           {.synchronization = kOnRead, .aggregation = aggregation});
+}
+
+StatusOr<NamedTensor> one_and_four(const Strategy& two, const char* name,
+                                   VariableAggregation aggregation) {
+  TESSERA_ASSIGN_OR_RETURN(DistributedVariable v, on_read_variable(two, name, aggregation));
   TESSERA_RETURN_IF_ERROR(two.run([&](ReplicaContext& replica) {
-    const float own = replica.replica_id_in_sync_group() == 0 ? 1 : 4;
-    return v.assign(replica, full<float>({}, own, Layout::replicated(replica.mesh(), 0)));
+    return v.assign(replica, scalar(replica, replica.replica_id_in_sync_group() == 0 ? 1 : 4));
   }));
-  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, v.value().to_host<float>());
-  return value.data[0];
+  return NamedTensor{v.name(), v.value()};
 }
 
-Status expect_restored(const Strategy& strategy, const SavedRow& row,
-                       const std::vector<float>& components) {
-  TESSERA_ASSIGN_OR_RETURN(
-      DistributedVariable v,
-      strategy.variable("v", everywhere(strategy, 0),
-                        {.synchronization = kOnRead, .aggregation = row.aggregation}));
-  TESSERA_RETURN_IF_ERROR(v.assign(everywhere(strategy, *row.saved)));
-  TESSERA_RETURN_IF_ERROR(expect_local<float>(
-      strategy.run([&](ReplicaContext& replica) { return v.value(replica); }), [&](int r) {
-        return Values<float>{{}, {components[r]}};
-      }));
-  return expect_values<float>(v.value(), {}, {*row.saved});
+Status expect_restored(const Client& client, const Strategy& strategy, const std::string& path) {
+  std::vector<DistributedVariable> variables;
+  std::vector<checkpoint::Target> targets;
+  for (const SavedRow& row : kSavedRows) {
+    TESSERA_ASSIGN_OR_RETURN(const DistributedVariable v,
+                             on_read_variable(strategy, row.name, row.aggregation));
+    variables.push_back(v);
+    targets.push_back({v.name(), v.value().layout()});
+  }
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> saved,
+                           checkpoint::restore(client, path, targets));
+  for (size_t i = 0; i < variables.size(); ++i) {
+    const SavedRow& row = kSavedRows[i];
+    DistributedVariable& v = variables[i];
+    TESSERA_RETURN_IF_ERROR(v.assign(saved[i]));
+    TESSERA_RETURN_IF_ERROR(with_context(
+        expect_local<float>(strategy.run([&](ReplicaContext& replica) { return v.value(replica); }),
+                            [&](int r) { return scalar_value(row.components[r]); }),
+        row.name));
+    TESSERA_RETURN_IF_ERROR(expect_values<float>(v.value(), {}, {row.saved}));
+  }
+  return absl::OkStatus();
 }
 
-// saved_sum, saved_mean, saved_first, saved_none
-TEST(DistributeVariableClientsTest, SavedAndRestoredOnOtherReplicas) {
-  const std::vector<SavedRow> rows = {{kSum, 5, {5, 0, 0}, 5},
-                                      {kMean, 2.5, {2.5, 2.5, 2.5}, 2.5},
-                                      {kFirst, 1, {1, 1, 1}, 1},
-                                      {kNone, {}, {}, 0}};
-  EXPECT_THAT(run_clients({.devices_per_client = 3},
-                          [&](Client& client) -> Status {
-                            TESSERA_ASSIGN_OR_RETURN(const Strategy three,
-                                                     distribute::mirrored_strategy(client));
-                            TESSERA_ASSIGN_OR_RETURN(const Strategy one,
-                                                     distribute::one_device_strategy(client, 2));
-                            for (const SavedRow& row : rows) {
-                              const StatusOr<float> saved = saved_value(client, row.aggregation);
-                              if (!row.saved.has_value()) {
-                                TESSERA_RETURN_IF_ERROR(
-                                    expect_error(saved.status(), StatusCode::kFailedPrecondition,
-                                                 {"\"v\"", "no one value"}));
-                                continue;
-                              }
-                              TESSERA_RETURN_IF_ERROR(saved);
-                              TESSERA_REQUIRE(*saved == *row.saved, *saved);
-                              TESSERA_RETURN_IF_ERROR(expect_restored(three, row, row.components));
-                              TESSERA_RETURN_IF_ERROR(expect_restored(one, row, {row.alone}));
-                            }
-                            return absl::OkStatus();
-                          }),
+TEST_P(DistributeVariableTest, SavedAndRestoredOnOtherReplicas) {
+  const Folder folder;
+  const std::string path = folder / "a";
+  EXPECT_THAT(run(2,
+                  [&](const Client& client, const Strategy& two) -> Status {
+                    std::vector<NamedTensor> values;
+                    for (const SavedRow& row : kSavedRows) {
+                      TESSERA_ASSIGN_OR_RETURN(const NamedTensor v,
+                                               one_and_four(two, row.name, row.aggregation));
+                      values.push_back(v);
+                    }
+                    return checkpoint::save(client, path, values);
+                  }),
               IsOk());
+  for (const int num_replicas : {1, 3}) {
+    EXPECT_THAT(run(num_replicas,
+                    [&](const Client& client, const Strategy& strategy) {
+                      return expect_restored(client, strategy, path);
+                    }),
+                IsOk());
+  }
+}
+
+// saved_none
+TEST_P(DistributeVariableTest, SavedNone) {
+  const Folder folder;
+  EXPECT_THAT(run(2,
+                  [&](const Client& client, const Strategy& two) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const NamedTensor v, one_and_four(two, "v", kNone));
+                    return expect_error(checkpoint::save(client, folder / "a", {v}),
+                                        StatusCode::kFailedPrecondition, {"\"v\"", "no one value"});
+                  }),
+              IsOk());
+  EXPECT_TRUE(names_of(folder.path()).empty());
+}
+
+TEST_P(DistributeVariableTest, OneClientSaves) {
+  const Folder folder;
+  const std::string path = folder / "a";
+  const Shape small = {4};
+  const Shape large = {1 << 15};
+  const auto weights = [&](const Strategy& strategy,
+                           bool is_zero) -> StatusOr<std::vector<Variable>> {
+    const StatusOr<Layout> mirrored = Layout::replicated(strategy.mesh(), 1);
+    std::vector<Variable> result;
+    for (const auto& [name, shape] : {std::pair("small", small), std::pair("large", large)}) {
+      TESSERA_ASSIGN_OR_RETURN(DistributedVariable v,
+                               strategy.variable(name, is_zero ? zeros<float>(shape, mirrored)
+                                                               : iota<float>(shape, mirrored)));
+      result.push_back(v.variable());
+    }
+    return result;
+  };
+  EXPECT_THAT(run(3,
+                  [&](const Client& client, const Strategy& three) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const std::vector<Variable> w, weights(three, false));
+                    return checkpoint::save(
+                        client, path, {{w[0].name(), w[0].value()}, {w[1].name(), w[1].value()}});
+                  }),
+              IsOk());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const checkpoint::Info info, checkpoint::read_info(path));
+  ASSERT_EQ(info.tensors.size(), 2u);
+  for (const checkpoint::TensorInfo& tensor : info.tensors) {
+    // A large box is cut between the replicas, which own a part each.
+    std::set<int> files;
+    int64_t elements = 0;
+    for (const checkpoint::Piece& piece : tensor.pieces) {
+      files.insert(piece.file);
+      elements += piece.box.num_elements();
+    }
+    EXPECT_EQ(elements, num_elements(tensor.shape)) << tensor.name;
+    EXPECT_EQ(tensor.pieces.size(), tensor.shape == large ? 3u : 1u) << tensor.name;
+    EXPECT_EQ(files.size(), tensor.pieces.size()) << tensor.name;
+  }
+  EXPECT_THAT(
+      run(2,
+          [&](const Client& client, const Strategy& two) -> Status {
+            TESSERA_ASSIGN_OR_RETURN(std::vector<Variable> w, weights(two, true));
+            TESSERA_RETURN_IF_ERROR(checkpoint::restore_into(client, path, absl::MakeSpan(w)));
+            TESSERA_RETURN_IF_ERROR(expect_iota<float>(w[0].value()));
+            return expect_iota<float>(w[1].value());
+          }),
+      IsOk());
 }
 
 }  // namespace
