@@ -335,27 +335,6 @@ TEST(CoordinatorTest, PullsDuringPushes) {
   EXPECT_EQ(std::count(value.begin(), value.end(), 10.0f), kNumElements);
 }
 
-// A tensor pulled from 3 shards makes a variable of 5 shards in another cluster.
-TEST(CoordinatorTest, CheckpointOtherCount) {
-  const std::vector<float> values = {0, 1, 2, 3, 4, 5, 6};
-  std::vector<HostArray> saved;
-  {
-    RunningCluster running(1, 2, fixed_shards(3));
-    ASSERT_TRUE(running.ok());
-    TESSERA_ASSERT_OK_AND_ASSIGN(
-        const RemoteVariable v,
-        running.coordinator->variable("seven", HostArray::of<float>(values, {7, 1})));
-    EXPECT_EQ(v.num_shards(), 3);
-    TESSERA_ASSERT_OK_AND_ASSIGN(saved, running.coordinator->schedule("pull", {v}).fetch());
-  }
-  RunningCluster running(1, 3, fixed_shards(5));
-  ASSERT_TRUE(running.ok());
-  TESSERA_ASSERT_OK_AND_ASSIGN(const RemoteVariable v,
-                               running.coordinator->variable("seven", saved[0]));
-  EXPECT_EQ(v.num_shards(), 5);
-  EXPECT_THAT(value_of(*running.coordinator, v), IsOkAndHolds(values));
-}
-
 TEST(CoordinatorTest, RegistryDiffers) {
   for (const auto& [is_worker_1, name, lacks] :
        {std::tuple(true, "more", "lacks function \"more\", which that of worker "),
