@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -29,10 +30,15 @@
 #include <variant>
 #include <vector>
 
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "tessera.h"
+
+ABSL_FLAG(std::string, restore, "", "a checkpoint to begin with");
+ABSL_FLAG(std::string, save, "", "a checkpoint to write at the end");
 
 namespace {
 
@@ -106,18 +112,60 @@ Status serve(const cluster::Cluster& cluster) {
   return server.join();
 }
 
-// 5. The chief makes variables and data sets, and schedules functions by name.
+// 5. A checkpoint has the values of variables under their names. To write and to read it, the chief
+//    is a job of one client.
+StatusOr<Client> connect_chief() { return Client::connect({.client_id = 0, .num_clients = 1}); }
+
+StatusOr<Mesh> mesh_of(const Client& client) {
+  return create_mesh(client, {{"device", static_cast<int64_t>(client.devices().size())}});
+}
+
+Status save(const std::string& path, const std::vector<RemoteVariable>& variables,
+            const std::vector<HostArray>& values) {
+  TESSERA_ASSIGN_OR_RETURN(Client client, connect_chief());
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, mesh_of(client));
+  std::vector<NamedTensor> tensors;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Shape& shape = values[i].shape;
+    const StatusOr<Layout> whole = Layout::replicated(mesh, static_cast<int>(shape.size()));
+    tensors.push_back(
+        {variables[i].name(), from_host<float>(values[i].view<float>(), shape, whole)});
+  }
+  TESSERA_RETURN_IF_ERROR(checkpoint::save(client, path, tensors, {.overwrite = true}));
+  return client.shutdown();
+}
+
+// The weights and the count.
+StatusOr<std::vector<HostArray>> restore(const std::string& path) {
+  TESSERA_ASSIGN_OR_RETURN(Client client, connect_chief());
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, mesh_of(client));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> tensors,
+                           checkpoint::restore(client, path,
+                                               {{"weights", Layout::replicated(mesh, 2)},
+                                                {"count", Layout::replicated(mesh, 0)}}));
+  std::vector<HostArray> values;
+  for (const DTensor& tensor : tensors) {
+    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, tensor.to_host<float>());
+    values.push_back(HostArray::of<float>(value.data, value.shape));
+  }
+  TESSERA_RETURN_IF_ERROR(client.shutdown());
+  return values;
+}
+
+// 6. The chief makes variables and data sets, and schedules functions by name.
 Status lead(const cluster::Cluster& cluster, pid_t victim) {
   TESSERA_ASSIGN_OR_RETURN(ClusterCoordinator coordinator,
                            ClusterCoordinator::create(cluster, fixed_shards(2)));
   std::printf("%d workers, %d parameter servers\n", coordinator.num_workers(),
               coordinator.num_ps());
   const std::vector<float> zeros(kNumInputs, 0);
-  TESSERA_ASSIGN_OR_RETURN(
-      const RemoteVariable weights,
-      coordinator.variable("weights", HostArray::of<float>(zeros, {kNumInputs, 1})));
-  TESSERA_ASSIGN_OR_RETURN(const RemoteVariable count,
-                           coordinator.variable("count", HostArray::scalar(0.0f)));
+  std::vector<HostArray> first = {HostArray::of<float>(zeros, {kNumInputs, 1}),
+                                  HostArray::scalar(0.0f)};
+  if (const std::string path = absl::GetFlag(FLAGS_restore); !path.empty()) {
+    TESSERA_ASSIGN_OR_RETURN(first, restore(path));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const RemoteVariable weights, coordinator.variable("weights", first[0]));
+  TESSERA_ASSIGN_OR_RETURN(const RemoteVariable count, coordinator.variable("count", first[1]));
   TESSERA_ASSIGN_OR_RETURN(const RemoteDataset data,
                            coordinator.create_per_worker_dataset("points"));
   std::vector<RemoteValue> losses;
@@ -132,7 +180,7 @@ Status lead(const cluster::Cluster& cluster, pid_t victim) {
       std::printf("worker 1 is killed\n");
     }
   }
-  // 6. Waits for all steps. The other worker repeats the steps of the lost worker.
+  // 7. Waits for all steps. The other worker repeats the steps of the lost worker.
   TESSERA_RETURN_IF_ERROR(coordinator.join());
   TESSERA_ASSIGN_OR_RETURN(const std::vector<HostArray> values,
                            coordinator.schedule("read", {weights, count}).fetch());
@@ -141,7 +189,8 @@ Status lead(const cluster::Cluster& cluster, pid_t victim) {
                 absl::StrAppend(out, absl::Dec(lround(weight)));
               }).c_str());
   std::printf("%d steps, of which %.0f count\n", kNumSteps, values[1].view<float>()[0]);
-  return absl::OkStatus();
+  const std::string path = absl::GetFlag(FLAGS_save);
+  return path.empty() ? absl::OkStatus() : save(path, {weights, count}, values);
 }
 
 // A free address of this host. The socket stays open and holds the port; with SO_REUSEADDR a server
@@ -195,7 +244,8 @@ Status run() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
   const Status status = run();
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());

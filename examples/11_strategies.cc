@@ -8,6 +8,7 @@
 //       bazel-bin/examples/11_strategies --strategy=mirrored
 //   bazel-bin/job/tessera_run --clients 2 --devices-per-client 2
 //       bazel-bin/examples/11_strategies --strategy=multi_worker
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <optional>
@@ -22,6 +23,8 @@
 #include "tessera.h"
 
 ABSL_FLAG(std::string, strategy, "mirrored", "one_device, mirrored, multi_worker or central");
+ABSL_FLAG(std::string, restore, "", "a checkpoint to begin with");
+ABSL_FLAG(std::string, save, "", "a checkpoint to write at the end");
 
 namespace {
 
@@ -67,6 +70,8 @@ StatusOr<input::Dataset> read_examples(const std::string& file) {
 //    read right; reading it adds up the parts.
 struct Model {
   DistributedVariable hidden, output, right;
+
+  std::vector<DistributedVariable> variables() const { return {hidden, output, right}; }
 };
 StatusOr<Model> make_model(const Strategy& strategy) {
   const StatusOr<Layout> mirrored = Layout::replicated(strategy.mesh(), 2);
@@ -118,16 +123,38 @@ Status update(const Strategy& strategy, Sgd& optimizer, Model& model,
   return optimizer.apply(absl::MakeSpan(weights), gradients);
 }
 
+// 6. A variable is saved as its value, and any strategy restores it.
+Status save(const Client& client, const std::string& path, const Model& model) {
+  std::vector<NamedTensor> values;
+  for (const DistributedVariable& v : model.variables()) values.push_back({v.name(), v.value()});
+  return checkpoint::save(client, path, values, {.overwrite = true});
+}
+
+Status restore(const Client& client, const std::string& path, const Model& model) {
+  std::vector<DistributedVariable> variables = model.variables();
+  std::vector<checkpoint::Target> targets;
+  for (const DistributedVariable& v : variables) targets.push_back({v.name(), v.value().layout()});
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<DTensor> values,
+                           checkpoint::restore(client, path, targets));
+  for (size_t i = 0; i < values.size(); ++i) {
+    TESSERA_RETURN_IF_ERROR(variables[i].assign(values[i]));
+  }
+  return absl::OkStatus();
+}
+
 Status train(const std::string& file) {
   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect());
   TESSERA_ASSIGN_OR_RETURN(const Strategy strategy,
                            make_strategy(client, absl::GetFlag(FLAGS_strategy)));
   TESSERA_ASSIGN_OR_RETURN(const input::Dataset examples, read_examples(file));
-  // 6. Batches, split among the replicas: each has some of the examples.
+  // 7. Batches, split among the replicas: each has some of the examples.
   TESSERA_ASSIGN_OR_RETURN(const DistributedDataset batches,
                            strategy.distribute_dataset(examples.batch(128), {}));
   TESSERA_ASSIGN_OR_RETURN(DistributedIterator iterator, batches.iterate());
   TESSERA_ASSIGN_OR_RETURN(Model model, make_model(strategy));
+  if (const std::string path = absl::GetFlag(FLAGS_restore); !path.empty()) {
+    TESSERA_RETURN_IF_ERROR(restore(client, path, model));
+  }
   Sgd optimizer{.learning_rate = 0.5};
   input::Progress progress({.steps = batches.cardinality(), .examples = examples.cardinality()});
   float seen = 0;
@@ -151,6 +178,9 @@ Status train(const std::string& file) {
     seen = 0;
     TESSERA_RETURN_IF_ERROR(
         model.right.assign(zeros<float>({}, Layout::replicated(strategy.mesh(), 0))));
+  }
+  if (const std::string path = absl::GetFlag(FLAGS_save); !path.empty()) {
+    TESSERA_RETURN_IF_ERROR(save(client, path, model));
   }
   return client.shutdown();
 }

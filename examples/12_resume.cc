@@ -26,8 +26,6 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "examples/data_file.h"
@@ -37,7 +35,7 @@
 ABSL_FLAG(std::string, root, "", "the folder of the checkpoints");
 ABSL_FLAG(int, steps, 100, "steps of the whole run");
 ABSL_FLAG(int, save_every, 5, "steps from one checkpoint to the next");
-ABSL_FLAG(uint64_t, seed, 1, "of the first weights and of the noise; a saved seed goes first");
+ABSL_FLAG(uint64_t, seed, 1, "of the first weights and of the noise, where the run begins");
 ABSL_FLAG(int, model, 0,
           "size of the mesh axis that splits the network; 0: 2 if there are 4, 6, 8, ... devices, "
           "else 1");
@@ -119,24 +117,22 @@ std::vector<NamedTensor> values_of(const std::vector<Variable>& variables) {
   return values;
 }
 
-// 4. What it holds in numbers, in the metadata of a checkpoint.
+// 4. The rest of what it holds. The metadata of a checkpoint has it as texts.
 struct Place {
   int64_t step = 0;
   input::IteratorState in_data = {};
-  uint64_t seed = absl::GetFlag(FLAGS_seed);
+  random::Key key = random::Key::from_seed(absl::GetFlag(FLAGS_seed));
 };
 
 std::map<std::string, std::string> metadata_of(const Place& place) {
-  return {{"in_data", place.in_data.to_string()}, {"seed", absl::StrCat(place.seed)}};
+  return {{"in_data", place.in_data.to_string()}, {"key", place.key.to_string()}};
 }
 
 StatusOr<Place> place_of(checkpoint::Info checkpoint) {
   Place place = {.step = checkpoint.step};
   TESSERA_ASSIGN_OR_RETURN(place.in_data,
                            input::IteratorState::parse(checkpoint.metadata["in_data"]));
-  if (!absl::SimpleAtoi(checkpoint.metadata["seed"], &place.seed)) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", checkpoint.path, "\" has no seed"));
-  }
+  TESSERA_ASSIGN_OR_RETURN(place.key, random::Key::parse(checkpoint.metadata["key"]));
   return place;
 }
 
@@ -161,8 +157,7 @@ StatusOr<int> train(const std::string& file) {
   }
 
   // 6. Weights and the state of the optimizer, which get the saved values in their own layouts.
-  const random::Key key = random::Key::from_seed(place.seed);
-  nn::Parameters weights = make_weights(mesh, key.fold_in(0));
+  nn::Parameters weights = make_weights(mesh, place.key.fold_in(0));
   AdamW optimizer{.learning_rate = 0.01, .shard_state = true};
   TESSERA_RETURN_IF_ERROR(optimizer.prepare(weights.variables()));
   std::vector<Variable> variables = variables_of(weights, optimizer);
@@ -183,7 +178,7 @@ StatusOr<int> train(const std::string& file) {
     std::vector<DTensor> w;
     for (const Variable& weight : weights.variables()) w.push_back(tape.watch(used(weight)));
     const DTensor loss =
-        loss_of(w, batch->tensors[0], batch->tensors[1], key.fold_in(1).fold_in(place.step));
+        loss_of(w, batch->tensors[0], batch->tensors[1], place.key.fold_in(1).fold_in(place.step));
     TESSERA_RETURN_IF_ERROR(optimizer.apply(weights.variables(), tape.gradient(loss, w)));
     TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, loss.to_host<float>());
     if (client.client_id() == 0) {

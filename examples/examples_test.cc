@@ -453,12 +453,16 @@ TEST(InputTest, ReadsTheSameBatchesOnAnyMesh) {
 }
 
 TEST(ParameterServerTest, CountsEveryStepOnceAlthoughAWorkerIsKilled) {
-  const Result result = run("examples/10_parameter_server");
+  const std::string path = temporary("parameter_server");
+  const Result result = run(absl::StrCat("examples/10_parameter_server --save=", path));
   EXPECT_EQ(result.exit_code, 0) << result.output;
   EXPECT_THAT(
       result.output,
       AllOf(HasSubstr("2 workers, 2 parameter servers\n"), HasSubstr("worker 1 is killed\n"),
             HasSubstr("weights 0, 1, 2, 3\n"), HasSubstr("200 steps, of which 200 count\n")));
+  const Result rest = run(absl::StrCat("examples/10_parameter_server --restore=", path));
+  EXPECT_EQ(rest.exit_code, 0) << rest.output;
+  EXPECT_THAT(rest.output, HasSubstr("200 steps, of which 400 count\n"));
 }
 
 // The numbers that a run prints after each occurrence of the word.
@@ -478,7 +482,8 @@ TEST(StrategiesTest, GiveTheSameLossesAndAccuracy) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
     return result.output;
   };
-  const std::string one = run_under("one_device", "");
+  const std::string saved = temporary("strategies");
+  const std::string one = run_under(absl::StrCat("one_device --save=", saved), "");
   const std::vector<double> losses = numbers_after(one, "loss ");
   ASSERT_EQ(losses.size(), 5u);
   EXPECT_LT(losses.back(), 0.3);
@@ -498,6 +503,10 @@ TEST(StrategiesTest, GiveTheSameLossesAndAccuracy) {
     EXPECT_THAT(numbers_after(output, "accuracy "), Pointwise(DoubleNear(0.11), accuracies))
         << strategy;
   }
+  // The saved model is trained further by another strategy.
+  const std::string rest = run_under(absl::StrCat("multi_worker --restore=", saved), kFourByTwo);
+  ASSERT_EQ(numbers_after(rest, "loss ").size(), 5u) << rest;
+  EXPECT_LT(numbers_after(rest, "loss ")[0], losses[0] / 2);
   const Result unknown = run("examples/11_strategies --strategy=tpu");
   EXPECT_EQ(unknown.exit_code, 1);
   EXPECT_THAT(unknown.output, HasSubstr("there is no strategy tpu; use one_device, mirrored"));
