@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -55,6 +56,33 @@ std::vector<std::string> cpp_blocks(const std::string& page) {
     if (absl::ConsumePrefix(&block, "cpp\n")) blocks.emplace_back(block);
   }
   return blocks;
+}
+
+// The code in the columns "is saved by" and "is restored by" of the guide's table of what a run
+// holds.
+std::vector<std::string> code_of_saving(const std::string& guide) {
+  const size_t begin = guide.find("| what | is saved by | is restored by |");
+  const std::string table = guide.substr(begin, guide.find("\n\n", begin) - begin);
+  std::vector<std::string> codes;
+  for (const absl::string_view line : absl::StrSplit(table, '\n')) {
+    const std::vector<std::string> columns = absl::StrSplit(line, '|');
+    for (size_t column = 2; column < columns.size() && column < 4; ++column) {
+      const std::vector<std::string> pieces = absl::StrSplit(columns[column], '`');
+      for (size_t i = 1; i < pieces.size(); i += 2) codes.push_back(pieces[i]);
+    }
+  }
+  return codes;
+}
+
+TEST(GuideTest, CodeOfSavingIsCutFromExamples) {
+  const std::vector<std::string> texts = programs();
+  const std::vector<std::string> codes = code_of_saving(read_file("docs/guide.md"));
+  EXPECT_GE(codes.size(), 14u);
+  for (const std::string& code : codes) {
+    EXPECT_TRUE(absl::c_any_of(
+        texts, [&](const std::string& text) { return absl::StrContains(text, code); }))
+        << "no example has this code: " << code;
+  }
 }
 
 struct PageCase {
