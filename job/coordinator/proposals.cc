@@ -36,11 +36,14 @@ std::string Proposals::propose(absl::string_view series, uint32_t number, absl::
   if (const Kept* const first = own.find(number)) return first->value;
   if (own.has_forgotten(number)) return std::string(value);
   *is_new = true;
-  order_.push_back(&own);
-  own.kept.push_back({number, std::string(value), std::prev(order_.end())});
+  if (!own.kept.empty()) earlier_.splice(earlier_.end(), last_, own.kept.back().place);
+  last_.push_back(&own);
+  own.kept.push_back({number, std::string(value), std::prev(last_.end())});
   num_bytes_ += kBytesOfProposal + bytes_of(own.kept.back().value);
   if (own.kept.size() > kMostOfSeries) forget_oldest(own);
-  while (num_bytes_ > kMostBytes && order_.size() > 1) forget_oldest(*order_.front());
+  while (num_bytes_ > kMostBytes && last_.size() + earlier_.size() > 1) {
+    forget_oldest(earlier_.empty() ? *last_.front() : *earlier_.front());
+  }
   return std::string(value);
 }
 
@@ -56,14 +59,14 @@ bool Proposals::is_forgotten(absl::string_view series, uint32_t number) const {
   return known != series_.end() && known->second.has_forgotten(number);
 }
 
-// The first place of a series in `order_` belongs to its oldest proposal.
+// The first place of a series in an order belongs to the oldest of its proposals there.
 void Proposals::forget_oldest(Series& series) {
   const Kept& oldest = series.kept.front();
   if (!series.forgotten.has_value() || is_later(oldest.number, *series.forgotten)) {
     series.forgotten = oldest.number;
   }
   num_bytes_ -= kBytesOfProposal + bytes_of(oldest.value);
-  order_.erase(oldest.place);
+  (series.kept.size() == 1 ? last_ : earlier_).erase(oldest.place);
   series.kept.pop_front();
 }
 

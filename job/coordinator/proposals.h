@@ -15,7 +15,9 @@
 // Invariants:
 //   1. every caller gets one value for a number that is kept;
 //   2. a series keeps its last kMostOfSeries proposals, so that no other series displaces them,
-//      unless all series together exceed kMostBytes: then the oldest proposal of all is removed;
+//      unless all series together exceed kMostBytes: then the oldest proposal of all is removed of
+//      which the series has a later one, and only where there is none the oldest of all. So a
+//      series that says much leaves the others what they said last;
 //   3. a number that is forgotten stays forgotten. A caller that waits for it gets an error.
 //
 // Not thread-safe.
@@ -53,7 +55,7 @@ class Proposals {
 
  private:
   struct Series;
-  using Order = std::list<Series*>;  // of all proposals, the oldest first
+  using Order = std::list<Series*>;  // of proposals, the oldest first
 
   static constexpr int64_t kBytesOfProposal = 128;
   struct Kept {
@@ -71,7 +73,8 @@ class Proposals {
   void forget_oldest(Series& series);
 
   std::map<std::string, Series, std::less<>> series_;
-  Order order_;
+  Order last_;     // of each series
+  Order earlier_;  // all others, by when a later one came
   int64_t num_bytes_ = 0;
 };
 

@@ -65,6 +65,22 @@ TEST_F(ProposalsTest, AllTogetherAreBounded) {
   EXPECT_EQ(propose("series 99", 1999, "late"), long_value);
 }
 
+// A series that says much displaces what it has said itself, not the last word of the others.
+TEST_F(ProposalsTest, TheLastOfASeriesStays) {
+  propose("quiet", 1, "earlier");
+  propose("quiet", 2, "last");
+  const std::string long_value(500'000, 'x');
+  for (uint32_t i = 0; i < 1000; ++i) propose(absl::StrCat("loud ", i % 2), i, long_value);
+  EXPECT_TRUE(proposals_.is_forgotten("quiet", 1));
+  EXPECT_EQ(*proposals_.find("quiet", 2), "last");
+  EXPECT_EQ(*proposals_.find("loud 1", 999), long_value);
+  // Last words alone are bounded, too.
+  for (uint32_t i = 0; i < 100; ++i) propose(absl::StrCat("one ", i), 1, long_value);
+  EXPECT_LE(proposals_.num_bytes(), Proposals::kMostBytes);
+  EXPECT_TRUE(proposals_.is_forgotten("quiet", 2));
+  EXPECT_EQ(*proposals_.find("one 99", 1), long_value);
+}
+
 TEST_F(ProposalsTest, TooManySeriesAreNotKept) {
   for (uint32_t i = 0; i < Proposals::kMostSeries; ++i) propose(absl::StrCat(i), 1, "v");
   const int64_t num_bytes = proposals_.num_bytes();
