@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/exception_status.h"
 #include "base/wait_reports.h"
 #include "dtensor/client_messages.h"
 #include "dtensor/client_waits.h"
@@ -18,20 +19,22 @@ namespace tessera::internal {
 namespace {
 
 constexpr size_t kMessageBytes = 60 << 10;
-constexpr size_t kBytesUnderWay = 8 << 20;  // of all clients' values
-constexpr size_t kWindow = 32;              // messages of a result that are not acknowledged
+// Of all clients' values. Two series of rounds with their results, 32 messages each, take half of
+// what the coordinator keeps.
+constexpr size_t kBytesUnderWay = 4 << 20;
+constexpr size_t kWindow = 32;  // messages of a result that are not acknowledged
 // How often client 0 looks for losses of other clients than the one for which it waits.
 constexpr absl::Duration kSlice = absl::Seconds(1);
 
-// A message is "+" and a part of a text that continues, or "." and its last part.
+// A message is "+" and a part of a text that continues, or "." and its last part; or "!" and an
+// error that ends the rounds of all clients: no part follows.
 constexpr char kContinues = '+';
 constexpr char kLast = '.';
+constexpr char kEnds = '!';
 constexpr absl::string_view kNext = "next";
 constexpr absl::string_view kOver = "over";
 
 // A text is "0", a blank and a value, or the code of an error in decimal, a blank and its message.
-// "!" before it: the loss of a client, which ends the rounds.
-constexpr char kLoss = '!';
 std::string encode(const Rounds::Value& value) {
   if (value.ok()) return absl::StrCat("0 ", *value);
   return absl::StrCat(static_cast<int>(value.status().code()), " ", value.status().message());
@@ -58,8 +61,10 @@ std::vector<std::string> cut(absl::string_view text, size_t size) {
   return parts;
 }
 
-// Appends the part of a message to `text`; whether it is the last one.
-bool take_part(absl::string_view message, std::string* text) {
+// Appends the part of a message to `text`. Whether it is the last one, or the error that ends the
+// rounds.
+StatusOr<bool> take_part(absl::string_view message, std::string* text) {
+  if (message[0] == kEnds) return decode(message.substr(1)).status();
   text->append(message.substr(1).data(), message.size() - 1);
   return message[0] == kLast;
 }
@@ -107,27 +112,31 @@ Rounds::Value Rounds::agree_all(const Client& client, absl::string_view operatio
   std::lock_guard<std::mutex> lock(mutex_);
   TESSERA_RETURN_IF_ERROR(broken_);
   if (client.client_id() != 0) {
-    Status sent = send(client, encode(mine));
-    if (!sent.ok()) return broken_ = std::move(sent);
+    const Status sent = send(client, encode(mine));
+    if (!sent.ok()) return end(client, sent);
     return await_result(client, operation);
   }
   std::vector<Value> values = {mine};
   for (int sender = 1; sender < client.num_clients(); ++sender) {
-    Value text = receive(client, sender, operation);
-    if (!text.ok()) {
-      // The loss of a client. The others learn it as the result, or by the loss of this one.
-      broken_ = text.status();
-      release_senders(client);
-      publish(client, absl::StrCat(std::string(1, kLoss), encode(broken_)), operation)
-          .IgnoreError();
-      return broken_;
-    }
+    const Value text = receive(client, sender, operation);
+    if (!text.ok()) return end(client, text.status());
     values.push_back(decode(*text));
   }
-  Value result = combine(values);
-  Status published = publish(client, encode(result), operation);
-  if (!published.ok()) return broken_ = std::move(published);
+  Value result = call_guarded<Value>([&] { return combine(values); });
+  const Status published = publish(client, encode(result), operation);
+  if (!published.ok()) return end(client, published);
   return result;
+}
+
+// On client 0 by the loss of a client. The others learn it as the result, or by the loss of client
+// 0, to which another client tells the error that only it has.
+Status Rounds::end(const Client& client, const Status& error) {
+  broken_ = error;
+  if (client.client_id() == 0) release_senders(client);
+  std::string message = absl::StrCat(std::string(1, kEnds), encode(error));
+  message.resize(std::min(message.size(), kMessageBytes));
+  post_message(client, values_of(client.client_id()), message).IgnoreError();
+  return broken_;
 }
 
 Status Rounds::send(const Client& client, absl::string_view value) {
@@ -149,7 +158,9 @@ Rounds::Value Rounds::receive(const Client& client, int sender, absl::string_vie
   while (true) {
     TESSERA_ASSIGN_OR_RETURN(const std::string message,
                              next_message(client, values_of(sender), sender, operation));
-    if (take_part(message, &text)) return text;
+    const StatusOr<bool> is_last = take_part(message, &text);
+    if (!is_last.ok()) return with_context(is_last.status(), describe_client(client, sender));
+    if (*is_last) return text;
     TESSERA_RETURN_IF_ERROR(post_message(client, requests_to(sender), kNext));
   }
 }
@@ -168,7 +179,11 @@ Status Rounds::publish(const Client& client, absl::string_view result,
     TESSERA_RETURN_IF_ERROR(post_message(client, values_of(0), parts[i]));
     if ((i + 1) % kWindow != 0 || i + 1 == parts.size()) continue;
     for (int other = 1; other < client.num_clients(); ++other) {
-      TESSERA_RETURN_IF_ERROR(next_message(client, values_of(other), other, operation).status());
+      std::string none;
+      TESSERA_ASSIGN_OR_RETURN(const std::string message,
+                               next_message(client, values_of(other), other, operation));
+      TESSERA_RETURN_IF_ERROR(
+          with_context(take_part(message, &none).status(), describe_client(client, other)));
     }
   }
   return absl::OkStatus();
@@ -177,15 +192,16 @@ Status Rounds::publish(const Client& client, absl::string_view result,
 Rounds::Value Rounds::await_result(const Client& client, absl::string_view operation) {
   std::string text;
   for (size_t i = 0;; ++i) {
-    Value message = next_message(client, values_of(0), 0, operation);
-    if (!message.ok()) return broken_ = message.status();
-    if (take_part(*message, &text)) break;
+    const Value message = next_message(client, values_of(0), 0, operation);
+    if (!message.ok()) return end(client, message.status());
+    const StatusOr<bool> is_last = take_part(*message, &text);
+    if (!is_last.ok()) return broken_ = is_last.status();
+    if (*is_last) return decode(text);
     if ((i + 1) % kWindow != 0) continue;
-    Status acknowledged = post_message(client, values_of(client.client_id()), kNext);
-    if (!acknowledged.ok()) return broken_ = std::move(acknowledged);
+    const Status acknowledged =
+        post_message(client, values_of(client.client_id()), std::string(1, kLast));
+    if (!acknowledged.ok()) return end(client, acknowledged);
   }
-  if (text[0] != kLoss) return decode(text);
-  return broken_ = decode(absl::string_view(text).substr(1)).status();
 }
 
 // Client 0 decides whether a round fails by the loss of a client for which it does not wait now.
@@ -207,7 +223,10 @@ Rounds::Value Rounds::next_message(const Client& client, const std::string& seri
 
 Status Rounds::post_message(const Client& client, const std::string& series,
                             absl::string_view value) {
-  return post(client, series, sent_[series]++, value);
+  uint32_t& number = sent_[series];
+  TESSERA_RETURN_IF_ERROR(post(client, series, number, value));
+  ++number;
+  return absl::OkStatus();
 }
 
 std::string Rounds::values_of(int client) const { return absl::StrCat(series_, " ", client); }

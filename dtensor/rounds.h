@@ -10,14 +10,14 @@
 // between the operations of the program. In a job of one client it is a call of combine().
 //
 // Steps: each client posts its value, client 0 reads all, combines them and posts the result. A
-// value is cut into messages of 8 MiB / clients, 60 KiB at most, and client 0 asks for each but the
+// value is cut into messages of 4 MiB / clients, 60 KiB at most, and client 0 asks for each but the
 // first, so that all values under way fit into the memory of the coordinator. The result is cut
 // into messages of 60 KiB, of which 32 at most are not acknowledged.
 //
 // Invariants:
 //   1. all clients return one Status or value, except clients that are lost;
-//   2. a client that is lost ends the round of the others with its loss. Later rounds return that
-//      loss too, without waiting.
+//   2. a client that is lost ends the round of the others with its loss, and so does a client that
+//      cannot go on with it. Later rounds return that error too, without waiting.
 //
 // Internal, for files/ and checkpoint/. All clients make the same rounds of one series in the same
 // order. Thread-safe: rounds of several threads run one after the other.
@@ -49,7 +49,8 @@ class Rounds {
   explicit Rounds(std::string series) : series_(std::move(series)) {}
 
   // `operation` names the wait in reports: "save \"run/step-0000000100\"". `combine` is called on
-  // client 0, if no client gives an error; else the result is first_error().
+  // client 0, if no client gives an error; else the result is first_error(). Its exception is an
+  // error of all clients.
   Value agree(const Client& client, absl::string_view operation, const Value& mine,
               Combine combine);
   // As agree(), for a `combine` that judges errors itself.
@@ -57,7 +58,7 @@ class Rounds {
                   CombineAll combine);
   // A round without a value: OK, or the first error.
   Status agree_ok(const Client& client, absl::string_view operation, const Status& mine);
-  // Whether a loss has ended the rounds.
+  // Whether an error has ended the rounds.
   bool is_broken();
 
  private:
@@ -72,6 +73,8 @@ class Rounds {
   Value next_message(const Client& client, const std::string& series, int sender,
                      absl::string_view operation);
   Status post_message(const Client& client, const std::string& series, absl::string_view value);
+  // Ends the rounds of all clients; the error.
+  Status end(const Client& client, const Status& error);
   // Tells the clients that wait for a request of client 0 that the round is over.
   void release_senders(const Client& client);
 
@@ -82,7 +85,7 @@ class Rounds {
   std::mutex mutex_;                       // held in a round; guards the members below
   std::map<std::string, uint32_t> sent_;   // messages, by series
   std::map<std::string, uint32_t> taken_;  // messages, by series
-  Status broken_;                          // the loss that ended a round
+  Status broken_;                          // the error that ended a round
 };
 
 // The rounds of calls of this client by the threads of the program. Valid while the client or a
