@@ -30,14 +30,21 @@ std::string folder_of(const std::string& path) {
 }
 
 // Renames, or fails with EEXIST where the new name is taken. A file system without the flag of
-// renameat2() has hard links.
+// renameat2() has hard links; one without links (on a remote object store) has no call that fails
+// where a file appears in this instant. An error says that the new name is not there.
 int rename_to_free_name(const std::string& from, const std::string& to) {
   if (syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
     return 0;
   }
   if (errno != EINVAL && errno != ENOSYS) return errno;
-  if (link(from.c_str(), to.c_str()) != 0) return errno;
-  return unlink(from.c_str()) == 0 ? 0 : errno;
+  if (link(from.c_str(), to.c_str()) == 0) {
+    unlink(from.c_str());
+    return 0;
+  }
+  if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS) return errno;
+  struct stat found = {};
+  if (lstat(to.c_str(), &found) == 0) return EEXIST;
+  return rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
 }
 
 }  // namespace
@@ -186,10 +193,14 @@ StatusOr<std::vector<std::string>> make_folders(const std::string& path) {
     missing.push_back(folder);
   }
   while (!missing.empty()) {
-    if (mkdir(missing.back().c_str(), kFolderMode) != 0 && errno != EEXIST) {
-      return file_error(errno, "cannot make folder", missing.back());
+    const std::string& folder = missing.back();
+    if (mkdir(folder.c_str(), kFolderMode) == 0) {
+      made.push_back(folder);
+    } else if (errno != EEXIST) {
+      const Status status = file_error(errno, "cannot make folder", folder);
+      for (auto each = made.rbegin(); each != made.rend(); ++each) rmdir(each->c_str());
+      return status;
     }
-    made.push_back(missing.back());
     missing.pop_back();
   }
   return made;

@@ -85,7 +85,7 @@ class NewFile {
 // Makes the names of a folder durable.
 Status sync_folder(const std::string& path);
 // Makes a folder and the missing folders above it. Returns the folders that were made, the outer
-// ones first.
+// ones first; after an error none is left.
 StatusOr<std::vector<std::string>> make_folders(const std::string& path);
 // The system's error for `path`, by errno: "cannot open \"a/x\": Permission denied".
 Status file_error(int error, absl::string_view what, absl::string_view path);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -109,6 +110,12 @@ TEST_F(NewFileTest, MakeFolders) {
   std::ofstream(path("file")) << "x";
   EXPECT_THAT(make_folders(path("file")), StatusIs(StatusCode::kInvalidArgument));
   EXPECT_THAT(make_folders(path("file/b")), StatusIs(StatusCode::kInvalidArgument));
+  EXPECT_THAT(make_folders(path("c/d/")),
+              tessera::testing::IsOkAndHolds(ElementsAre(path("c"), path("c/d"))));
+  // A name that is too long, below a folder that was made for it.
+  EXPECT_THAT(make_folders(absl::StrCat(path("e/f/"), std::string(300, 'x'))),
+              StatusIs(StatusCode::kInvalidArgument));
+  EXPECT_FALSE(exists(path("e")));
 }
 
 }  // namespace
