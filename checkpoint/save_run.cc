@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/exception_status.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "checkpoint/call_agreement.h"
@@ -135,8 +136,10 @@ class SaveRun {
   Status run_phases() {
     TESSERA_ASSIGN_OR_RETURN(save_id_, agree_on_call(client_, rounds_, text_, request_.refused,
                                                      [&] { return begin(); }));
-    TESSERA_RETURN_IF_ERROR(rounds_.agree_ok(client_, text_.call, create_files()));
-    const Status written = write_files();
+    // An exception is an error of all clients, which wait for the next round.
+    const Status created = call_guarded<Status>([&] { return create_files(); });
+    TESSERA_RETURN_IF_ERROR(rounds_.agree_ok(client_, text_.call, created));
+    const Status written = call_guarded<Status>([&] { return write_files(); });
     const Rounds::Value mine =
         written.ok() ? Rounds::Value(encode_checksums(checksums_)) : Rounds::Value(written);
     const Rounds::Value result =
@@ -144,7 +147,7 @@ class SaveRun {
                       [&](absl::Span<const std::string> values) { return complete(values); });
     if (!result.ok()) {
       // Without a verdict of client 0 the manifest may exist.
-      has_appeared_ = written.ok() && !is_first() && rounds_.is_broken();
+      if (!is_first()) has_appeared_ = written.ok() && rounds_.is_broken();
       return result.status();
     }
     has_appeared_ = true;
@@ -273,6 +276,7 @@ class SaveRun {
     TESSERA_RETURN_IF_ERROR(add_files(request_.tensors, static_cast<int>(client_.devices().size()),
                                       request_.options.min_split_bytes, checksums, info));
     TESSERA_RETURN_IF_ERROR(write_manifest(format_manifest(info)));
+    has_appeared_ = true;
     if (!request_.options.sync) return std::string();
     const Status synced = sync_folders();
     if (synced.ok()) return std::string();
@@ -300,7 +304,10 @@ class SaveRun {
     for (const std::string& made : made_folders_) {
       TESSERA_RETURN_IF_ERROR(files::sync_folder(folder_of(made)));
     }
-    return absl::OkStatus();
+    if (!made_folders_.empty()) return absl::OkStatus();
+    // Another save may have made the folder, and ended before it synced it.
+    const Status parent = files::sync_folder(folder_of(request_.path));
+    return absl::IsPermissionDenied(parent) ? absl::OkStatus() : parent;
   }
 
   // Files of a checkpoint that this one has replaced.
