@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/text.h"
@@ -116,11 +115,11 @@ Status BlockReader::compare(int file, int64_t block, uint64_t found) const {
   if (found == expected) return absl::OkStatus();
   const int64_t begin = block * kBlockBytes;
   const int64_t end = begin + block_bytes(file, block);
-  return absl::DataLossError(absl::StrFormat(
-      "file %s is damaged in block %d, bytes %d to %d, which holds %s: its checksum is %016x, and "
-      "the manifest says %016x",
-      quoted_whole(source_.path_of(file)), block, begin, end,
-      tensors_in(*source_.info, file, begin, end), found, expected));
+  return absl::DataLossError(absl::StrCat(
+      "file ", quoted_whole(source_.path_of(file)), " is damaged in block ", block, ", bytes ",
+      begin, " to ", end, ", which holds ", tensors_in(*source_.info, file, begin, end),
+      ": its checksum is ", absl::Hex(found, absl::kZeroPad16), ", and the manifest says ",
+      absl::Hex(expected, absl::kZeroPad16)));
 }
 
 Status BlockReader::read_block(const OpenFile& opened, int file, int64_t block,

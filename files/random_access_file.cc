@@ -19,22 +19,22 @@ StatusOr<std::shared_ptr<const RandomAccessFile>> RandomAccessFile::open(const s
   // The system would take the path only up to the zero.
   if (path.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot open file ", quoted(path), ": a path has no byte 00"));
+        absl::StrCat("cannot open file ", quoted_whole(path), ": a path has no byte 00"));
   }
   // O_NONBLOCK: without it, opening a pipe would wait for a writer.
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kRefuse ? O_NOFOLLOW : 0);
   FileDescriptor descriptor(::open(path.c_str(), flags));
   if (!descriptor.is_open() && errno == ELOOP && links == Links::kRefuse) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot read ", quoted(path), ": it is a symbolic link"));
+        absl::StrCat("cannot read ", quoted_whole(path), ": it is a symbolic link"));
   }
   struct stat info = {};
   if (!descriptor.is_open() || fstat(descriptor.get(), &info) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open file ", quoted(path)));
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open file ", quoted_whole(path)));
   }
   if (!S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot read ", quoted(path), ": it is not a regular file"));
+        absl::StrCat("cannot read ", quoted_whole(path), ": it is not a regular file"));
   }
   return std::shared_ptr<const RandomAccessFile>(
       new RandomAccessFile(path, std::move(descriptor), static_cast<int64_t>(info.st_size)));
@@ -42,10 +42,10 @@ StatusOr<std::shared_ptr<const RandomAccessFile>> RandomAccessFile::open(const s
 
 Status RandomAccessFile::read(int64_t offset, absl::Span<std::byte> out) const {
   const StatusOr<size_t> done = read_some(offset, out);
-  if (!done.ok()) return with_context(done.status(), absl::StrCat("file ", quoted(path_)));
+  if (!done.ok()) return with_context(done.status(), absl::StrCat("file ", quoted_whole(path_)));
   if (*done == out.size()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("file ", quoted(path_), ": it has no bytes ", offset,
-                                          " to ", offset + static_cast<int64_t>(out.size()),
+  return absl::DataLossError(absl::StrCat("file ", quoted_whole(path_), ": it has no bytes ",
+                                          offset, " to ", offset + static_cast<int64_t>(out.size()),
                                           ": it ends at ", offset + static_cast<int64_t>(*done),
                                           ", and had ", size_, " bytes when it was opened"));
 }
