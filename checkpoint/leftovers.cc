@@ -25,7 +25,13 @@ bool is_real_folder(const std::string& path) {
   return lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
 
-// The files of saves in the folder whose savers have ended.
+bool has_manifest(const std::string& folder) {
+  struct stat found = {};
+  return lstat(join_path(folder, kManifestName).c_str(), &found) == 0 || errno != ENOENT;
+}
+
+// The files of saves in the folder whose savers have ended. A save that has become complete after
+// the names were listed is among them: the caller looks for its manifest after this call.
 std::vector<std::string> abandoned_files(const std::string& folder,
                                          const std::vector<std::string>& names) {
   std::map<std::string, bool> may_write;  // by save
@@ -46,7 +52,7 @@ std::optional<Leftover> leftover_of(const std::string& folder, const std::string
   Leftover leftover;
   leftover.folder = folder;
   leftover.names = abandoned_files(folder, *names);
-  if (std::find(names->begin(), names->end(), kManifestName) == names->end()) {
+  if (!has_manifest(folder)) {
     const bool is_step = step_of(name).has_value() && names->empty();
     leftover.is_whole_folder = leftover.names.size() == names->size();
     if (leftover.names.empty() && !is_step) return std::nullopt;
@@ -106,7 +112,7 @@ Status remove_checkpoint(const std::string& folder, Sync sync) {
   rest.folder = folder;
   rest.names = abandoned_files(folder, names);
   rest.is_whole_folder = true;
-  return remove_leftover(rest);
+  return has_manifest(folder) ? absl::OkStatus() : remove_leftover(rest);
 }
 
 }  // namespace tessera::checkpoint::internal

@@ -68,11 +68,11 @@ std::string step_name(int64_t step) {
 }
 
 std::optional<std::string> save_id_of(absl::string_view file_name) {
+  const bool is_partial = absl::ConsumeSuffix(&file_name, kPartialSuffix);
   if (absl::ConsumePrefix(&file_name, kMarkPrefix)) {
     (void)absl::ConsumeSuffix(&file_name, kPartialSuffix);
     return is_save_id(file_name) ? std::optional<std::string>(file_name) : std::nullopt;
   }
-  const bool is_partial = absl::ConsumeSuffix(&file_name, kPartialSuffix);
   if (absl::ConsumePrefix(&file_name, kDataPrefix) &&
       absl::ConsumeSuffix(&file_name, kDataSuffix)) {
     const size_t dash = file_name.find('-');

@@ -4,7 +4,8 @@
 //
 //   manifest.json                               exists when the checkpoint does
 //   data-00003-7c9e6679a1b2c3d4.safetensors     written by device 3 in save 7c9e6679a1b2c3d4
-//   data-00003-7c9e6679a1b2c3d4.safetensors.partial, manifest.json.7c9e6679a1b2c3d4.partial
+//   data-00003-7c9e6679a1b2c3d4.safetensors.partial, manifest.json.7c9e6679a1b2c3d4.partial,
+//   .writing-7c9e6679a1b2c3d4.partial           not whole yet
 //   .writing-7c9e6679a1b2c3d4                   names the process that saves (saver_mark.h)
 #ifndef TESSERA_CHECKPOINT_NAMES_H_
 #define TESSERA_CHECKPOINT_NAMES_H_

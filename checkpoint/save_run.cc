@@ -34,6 +34,7 @@
 #include "checkpoint/source.h"
 #include "dtensor/client_messages.h"
 #include "files/new_file.h"
+#include "job/environment/file_descriptor.h"
 #include "job/environment/host.h"
 
 namespace tessera::checkpoint::internal {
@@ -166,14 +167,14 @@ class SaveRun {
     }
     if (request_.options.overwrite) find_old_files();
     save_id_ = random_token().substr(0, kSaveIdDigits);
-    Status marked;
     for (int i = 0; i < kMostMarks; ++i) {
       TESSERA_ASSIGN_OR_RETURN(std::vector<std::string> made, files::make_folders(request_.path));
       made_folders_.insert(made_folders_.end(), made.begin(), made.end());
-      marked = write_mark(request_.path, save_id_);
-      if (!absl::IsNotFound(marked)) break;
+      StatusOr<FileDescriptor> mark = write_mark(request_.path, save_id_);
+      if (absl::IsNotFound(mark.status()) && i + 1 < kMostMarks) continue;
+      TESSERA_ASSIGN_OR_RETURN(mark_, std::move(mark));
+      break;
     }
-    TESSERA_RETURN_IF_ERROR(marked);
     return save_id_;
   }
 
@@ -347,6 +348,7 @@ class SaveRun {
 
   // Of client 0.
   absl::Time began_;
+  FileDescriptor mark_;
   std::vector<std::string> made_folders_;
   std::set<std::string> old_files_;
 };

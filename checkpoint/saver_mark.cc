@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/saver_mark.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <memory>
@@ -19,6 +24,8 @@
 
 namespace tessera::checkpoint::internal {
 namespace {
+
+constexpr size_t kMostBytes = 4096;  // of a mark
 
 std::string read_text(const std::string& path) {
   std::ifstream file(path);
@@ -51,16 +58,20 @@ std::string host_name() {
 
 }  // namespace
 
-Status write_mark(const std::string& folder, absl::string_view save_id) {
+StatusOr<FileDescriptor> write_mark(const std::string& folder, absl::string_view save_id) {
   const std::string path = join_path(folder, mark_name(save_id));
   const std::string text = absl::StrCat("host ", host_name(), "\nboot ", boot_id(), "\npid ",
                                         getpid(), "\nstart ", start_of(getpid()), "\n");
-  // The mark appears with its text: a process that ends before that has not begun its save.
+  // A mark without its text would be that of another host, for ever.
   TESSERA_ASSIGN_OR_RETURN(files::NewFile file,
                            files::NewFile::create(path, absl::StrCat(path, kPartialSuffix), 0));
   TESSERA_RETURN_IF_ERROR(file.write(
       0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
-  return file.commit(files::NewFile::Replace::kYes);
+  TESSERA_RETURN_IF_ERROR(file.commit(files::NewFile::Replace::kNo));
+  FileDescriptor mark(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  // Without the lock the pid tells.
+  if (mark.is_open()) static_cast<void>(flock(mark.get(), LOCK_EX | LOCK_NB));
+  return mark;
 }
 
 void remove_mark(const std::string& folder, absl::string_view save_id) {
@@ -69,10 +80,15 @@ void remove_mark(const std::string& folder, absl::string_view save_id) {
 
 bool may_be_writing(const std::string& folder, absl::string_view save_id) {
   const std::string path = join_path(folder, mark_name(save_id));
-  if (access(path.c_str(), F_OK) != 0) return false;
+  const FileDescriptor mark(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!mark.is_open()) return errno != ENOENT;
+  if (flock(mark.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) return true;
+  char text[kMostBytes];
+  const ssize_t size = pread(mark.get(), text, sizeof(text), 0);
   std::string host, boot, start;
   int64_t pid = 0;
-  for (const absl::string_view line : absl::StrSplit(read_text(path), '\n')) {
+  for (const absl::string_view line :
+       absl::StrSplit(absl::string_view(text, std::max<ssize_t>(size, 0)), '\n')) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ');
     if (words.size() != 2) continue;
     if (words[0] == "host") host = words[1];

@@ -25,6 +25,7 @@
 #include "checkpoint/source.h"
 #include "files/new_file.h"
 #include "files/random_access_file.h"
+#include "job/environment/file_descriptor.h"
 #include "tools/ckpt_tool/new_folder.h"
 #include "tools/ckpt_tool/tensor_reader.h"
 
@@ -141,8 +142,10 @@ Status write_folder(const Conversion& conversion, const Source& source, TensorRe
       NewFolder::create(to, absl::StrCat(to, ".", save_id, checkpoint::internal::kPartialSuffix)));
   // The data files are called like those of a save. With a mark, a job that opens the root
   // meanwhile does not take them for what a dead saver left.
+  FileDescriptor mark;
   if (conversion.manifest.has_value()) {
-    TESSERA_RETURN_IF_ERROR(checkpoint::internal::write_mark(folder.partial_path(), save_id));
+    TESSERA_ASSIGN_OR_RETURN(mark,
+                             checkpoint::internal::write_mark(folder.partial_path(), save_id));
   }
   for (const PlannedFile& file : conversion.files) {
     const std::string path = join_path(folder.partial_path(), file.name);
