@@ -14,7 +14,7 @@
 namespace tessera::checkpoint {
 
 struct SaveOptions {
-  // The program's own: a learning rate, a seed, the position in a data set.
+  // The program's own: a learning rate, a seed, the position in a data set. UTF-8.
   std::map<std::string, std::string> metadata = {};
   int64_t step = 0;
   // False: AlreadyExists where a manifest exists. True: the old checkpoint stays readable until the

@@ -3,15 +3,19 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
+#include "checkpoint/call_agreement.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/client_state.h"
 #include "checkpoint/save_async.h"
 #include "checkpoint/save_request.h"
 #include "checkpoint/saver.h"
 #include "dtensor/client_messages.h"
+#include "dtensor/rounds.h"
 
 namespace tessera::checkpoint {
 
@@ -24,6 +28,12 @@ int64_t Pending::bytes_written() const { return state_->bytes_written.load(); }
 Status save(const Client& client, absl::string_view path, absl::Span<const NamedTensor> tensors,
             const SaveOptions& options) {
   TESSERA_RETURN_IF_ERROR(tessera::internal::check_open(client, "save"));
+  // In the order of the other calls that wait for all clients: one that makes another of them gets
+  // an error, where the saver would wait for its save.
+  TESSERA_RETURN_IF_ERROR(internal::agree_on_call(client, tessera::internal::rounds_of(client),
+                                                  {absl::StrCat("save ", quoted_whole(path)), {}},
+                                                  absl::OkStatus(), [] { return std::string(); })
+                              .status());
   internal::Saver& saver = internal::ClientState::of(client).saver();
   std::unique_ptr<internal::SaveRequest> request =
       internal::make_request(client, path, tensors, options);

@@ -25,6 +25,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/exception_status.h"
 #include "base/reduce_op.h"
 #include "base/text.h"
 #include "checkpoint/block_reader.h"
@@ -218,14 +219,15 @@ Rounds::Value judge(const Client& client, const std::string& path, const Source&
   return std::string(kDone);
 }
 
-// `check`: further conditions, equal on all clients.
+// `check`: further conditions, which depend on `more` alone: arguments that all clients compare.
 StatusOr<std::vector<DTensor>> restore_checked(
     const Client& client, absl::string_view call, const std::string& path,
     absl::Span<const Target> targets, const RestoreOptions& options,
-    absl::FunctionRef<Status(const RestorePlan&)> check) {
+    absl::Span<const std::string> more, absl::FunctionRef<Status(const RestorePlan&)> check) {
   TESSERA_RETURN_IF_ERROR(tessera::internal::check_open(client, call));
   Rounds& rounds = tessera::internal::rounds_of(client);
-  const CallText text = describe_call(call, path, targets, options);
+  CallText text = describe_call(call, path, targets, options);
+  text.lines.insert(text.lines.end(), more.begin(), more.end());
   TESSERA_ASSIGN_OR_RETURN(
       std::string encoded,
       internal::agree_on_call(
@@ -238,7 +240,9 @@ StatusOr<std::vector<DTensor>> restore_checked(
     TESSERA_ASSIGN_OR_RETURN(const RestorePlan plan,
                              plan_restore(source.info, targets, options, client.topology()));
     TESSERA_RETURN_IF_ERROR(check(plan));
-    StatusOr<std::vector<DTensor>> tensors = Reading(client, source, plan, options).run();
+    // An exception is an error of all clients, which wait for the next round.
+    StatusOr<std::vector<DTensor>> tensors = call_guarded<StatusOr<std::vector<DTensor>>>(
+        [&] { return Reading(client, source, plan, options).run(); });
     Rounds::Value mine = std::string();
     if (internal::is_missing_file(tensors.status())) {
       mine = absl::StrCat(kMissing, tensors.status().message());
@@ -269,15 +273,19 @@ StatusOr<std::vector<DTensor>> restore_checked(
 StatusOr<std::vector<DTensor>> restore(const Client& client, absl::string_view path,
                                        absl::Span<const Target> targets,
                                        const RestoreOptions& options) {
-  return restore_checked(client, "restore", std::string(path), targets, options,
+  return restore_checked(client, "restore", std::string(path), targets, options, {},
                          [](const RestorePlan&) { return absl::OkStatus(); });
 }
 
 Status restore_into(const Client& client, absl::string_view path, absl::Span<Variable> variables,
                     const RestoreOptions& options) {
   std::vector<Target> targets;
+  std::vector<std::string> texts;
   for (const Variable& variable : variables) {
     targets.push_back({variable.name(), variable.layout()});
+    texts.push_back(absl::StrCat("variable ", quoted(variable.name()), " is ",
+                                 dtype_name(variable.dtype()), " ",
+                                 shape_to_string(variable.shape())));
   }
   const auto check = [&](const RestorePlan& plan) -> Status {
     for (size_t i = 0; i < variables.size(); ++i) {
@@ -285,16 +293,15 @@ Status restore_into(const Client& client, absl::string_view path, absl::Span<Var
       const Shape& saved = plan.info().tensors[target.tensor].shape;
       const Variable& variable = variables[i];
       if (saved == variable.shape() && target.dtype == variable.dtype()) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("variable ", quoted(variable.name()), " is ", dtype_name(variable.dtype()),
-                       " ", shape_to_string(variable.shape()), ", and the saved tensor is ",
-                       dtype_name(target.dtype), " ", shape_to_string(saved)));
+      return absl::InvalidArgumentError(absl::StrCat(texts[i], ", and the saved tensor is ",
+                                                     dtype_name(target.dtype), " ",
+                                                     shape_to_string(saved)));
     }
     return absl::OkStatus();
   };
   TESSERA_ASSIGN_OR_RETURN(
       const std::vector<DTensor> tensors,
-      restore_checked(client, "restore_into", std::string(path), targets, options, check));
+      restore_checked(client, "restore_into", std::string(path), targets, options, texts, check));
   for (size_t i = 0; i < variables.size(); ++i) {
     TESSERA_RETURN_IF_ERROR(variables[i].assign(tensors[i]));
   }

@@ -17,6 +17,7 @@
 #include "dtensor/parts.h"
 #include "dtensor/relayout.h"
 #include "files/box_runs.h"
+#include "files/json_reader.h"
 
 namespace tessera::checkpoint::internal {
 namespace {
@@ -47,6 +48,13 @@ Status check_tensors(const Client& client, absl::Span<const NamedTensor> tensors
   }
   if (options.step < 0) {
     return absl::InvalidArgumentError(absl::StrCat("step is ", options.step, "; give 0 or more"));
+  }
+  // The manifest is JSON, which has no other texts.
+  for (const auto& [key, value] : options.metadata) {
+    for (const std::string& text : {key, value}) {
+      TESSERA_RETURN_IF_ERROR(
+          with_context(files::check_utf8(text), absl::StrCat("metadata ", quoted(key))));
+    }
   }
   std::set<absl::string_view> names;
   for (const NamedTensor& named : tensors) {

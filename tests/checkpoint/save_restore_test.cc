@@ -219,6 +219,11 @@ TEST_P(SaveRestoreTest, RefusedSaves) {
                                              StatusCode::kInvalidArgument, {"\"w\""}));
         TESSERA_RETURN_IF_ERROR(expect_error(save(client, path, {{"__metadata__", w}}),
                                              StatusCode::kInvalidArgument, {"__metadata__"}));
+        for (const auto& [key, value] : {std::pair("\xff", "v"), {"k", "\xc0\x80"}}) {
+          TESSERA_RETURN_IF_ERROR(
+              expect_error(save(client, path, {{"w", w}}, {.metadata = {{key, value}}}),
+                           StatusCode::kInvalidArgument, {"metadata", "UTF-8"}));
+        }
         const DTensor failed = iota<float>({8}, layout);
         TESSERA_RETURN_IF_ERROR(
             expect_error(save(client, path, {{"w", failed}}), StatusCode::kInvalidArgument, {"w"}));
@@ -323,6 +328,33 @@ TEST_P(SaveRestoreTest, IntoOtherShapeAndIntoOtherDtype) {
                 return expect_iota<float>(good[1].value());
               }),
               IsOk());
+}
+
+// Clients that make different calls get an error instead of waiting for each other.
+TEST_P(SaveRestoreTest, DifferentCalls) {
+  const Folder folder;
+  EXPECT_THAT(
+      run([&](Client& client) -> Status {
+        if (client.num_clients() == 1) return absl::OkStatus();
+        TESSERA_ASSIGN_OR_RETURN(const Layout layout, rows(client));
+        const DTensor w = iota<float>({8, 6}, layout);
+        const std::string path = folder / "a";
+        TESSERA_RETURN_IF_ERROR(save(client, path, {{"w", w}}));
+        const bool is_last = client.client_id() == client.num_clients() - 1;
+        const std::string last = absl::StrCat("client ", client.num_clients() - 1);
+        const Status mixed = is_last ? save(client, folder / "b", {{"w", w}})
+                                     : restore(client, path, {{"w", layout}}).status();
+        TESSERA_RETURN_IF_ERROR(expect_error(mixed, StatusCode::kInvalidArgument,
+                                             {"client 0", last, "has save", "has restore"}));
+        // Variables that differ in what their layouts do not say.
+        std::vector<Variable> variables = {
+            Variable("w", ones<float>({8, is_last ? 6 : 5}, layout))};
+        TESSERA_RETURN_IF_ERROR(expect_error(restore_into(client, path, absl::MakeSpan(variables)),
+                                             StatusCode::kInvalidArgument,
+                                             {"client 0", last, "[8, 5]", "[8, 6]"}));
+        return save(client, folder / "b", {{"w", w}});
+      }),
+      IsOk());
 }
 
 TEST_P(SaveRestoreTest, OneClientCannotRead) {
