@@ -39,7 +39,8 @@ Status save(const Client& client, absl::string_view path, absl::Span<const Named
       internal::make_request(client, path, tensors, options);
   request->refused.Update(saver.take_error());
   const std::shared_ptr<internal::SaveState> state = request->state;
-  TESSERA_RETURN_IF_ERROR(saver.enqueue(std::move(request), /*limits=*/nullptr));
+  TESSERA_RETURN_IF_ERROR(saver.admit(*request, /*limits=*/nullptr));
+  saver.enqueue(std::move(request));
   return state->await(absl::InfiniteDuration());
 }
 
@@ -65,9 +66,11 @@ StatusOr<Pending> internal::save_async_then(const Client& client, absl::string_v
   // A call that fails here takes part in the first round: the other clients get the error there.
   Status status = saver.take_error();
   request->refused.Update(status);
+  status.Update(saver.admit(*request, &async));
+  // After the saves whose copies this one has to wait for.
   if (async.staging == AsyncOptions::Staging::kCopy) copy_tensors(*request);
   const std::shared_ptr<SaveState> state = request->state;
-  status.Update(saver.enqueue(std::move(request), &async));
+  saver.enqueue(std::move(request));
   if (status.ok()) return Pending(state);
   state->disown();
   return status;

@@ -42,7 +42,8 @@ class Pending {
 
   // Waits until the save is complete on all clients; its Status, equal on all.
   // DeadlineExceeded after the timeout names the clients whose data is not written, with the bytes
-  // that they have reported; a later call can wait again. Local.
+  // that they have reported; a later call can wait again. FailedPrecondition in a forked child, and
+  // in a function on a device, where the save is not done. Local.
   Status await(absl::Duration timeout = absl::InfiniteDuration()) const;
   bool done() const;
   // By this client, so far.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
+#include "base/exception_status.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "checkpoint/manifest.h"
@@ -131,8 +132,11 @@ std::unique_ptr<SaveRequest> make_request(const Client& client, absl::string_vie
 
 void copy_tensors(SaveRequest& request) {
   for (size_t i = 0; i < request.held.size() && request.refused.ok(); ++i) {
-    request.refused =
-        request.held[i].copy(request.client, request.tensors[i], request.options.min_split_bytes);
+    const SavedTensor& tensor = request.tensors[i];
+    const Status copied = call_guarded<Status>([&] {
+      return request.held[i].copy(request.client, tensor, request.options.min_split_bytes);
+    });
+    request.refused = with_context(copied, absl::StrCat("tensor ", quoted(tensor.name)));
   }
 }
 
@@ -177,6 +181,10 @@ Status SaveState::await(absl::Duration timeout) {
   {
     std::unique_lock<std::mutex> lock(mutex_);
     const auto is_done = [this] { return is_done_; };
+    if (!is_done_) {
+      // A thread that the save waits for, and a child that has no saver, would wait for ever.
+      TESSERA_RETURN_IF_ERROR(tessera::internal::check_may_wait(*client_, "Pending::await"));
+    }
     if (timeout == absl::InfiniteDuration()) {
       done_.wait(lock, is_done);
     } else {

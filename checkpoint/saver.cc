@@ -20,44 +20,45 @@ Saver::~Saver() {
   if (thread_.joinable()) thread_.join();
 }
 
-Status Saver::enqueue(std::unique_ptr<SaveRequest> request, const AsyncOptions* limits) {
+Status Saver::admit(SaveRequest& request, const AsyncOptions* limits) {
   std::unique_lock<std::mutex> lock(mutex_);
+  const int64_t held = request.held_bytes;
   Status status;
   if (limits != nullptr) {
     const int64_t most = limits->max_held_bytes;
-    const int64_t held = request->held_bytes;
     if (most > 0 && held > most) {
       status = absl::ResourceExhaustedError(
-          absl::StrCat("save ", quoted_whole(request->path), " holds ", held,
+          absl::StrCat("save ", quoted_whole(request.path), " holds ", held,
                        " bytes on this client, and max_held_bytes is ", most));
-      request->refused.Update(status);
+      request.refused.Update(status);
     }
     changed_.wait(lock, [&] {
       return num_pending_ == 0 ||
              (num_pending_ < limits->max_pending && (most == 0 || held_bytes_ + held <= most));
     });
   }
+  ++num_pending_;
+  held_bytes_ += held;
+  return status;
+}
+
+void Saver::enqueue(std::unique_ptr<SaveRequest> request) {
+  std::unique_lock<std::mutex> lock(mutex_);
   if (!thread_.joinable()) {
     StatusOr<Thread> thread = start_thread("the saver of a client", [this] { run(); });
     // The other clients wait for the rounds of this save: its caller runs it.
     if (!thread.ok()) {
-      ++num_pending_;
       const uint32_t number = num_saves_++;
-      held_bytes_ += request->held_bytes;
       request->state->start(request->client, number);
       lock.unlock();
-      run_one(std::move(request), number);
-      return status;
+      return run_one(std::move(request), number);
     }
     thread_ = *std::move(thread);
   }
-  ++num_pending_;
-  held_bytes_ += request->held_bytes;
   request->state->start(request->client, num_saves_ + static_cast<uint32_t>(queue_.size()));
   queue_.push_back(std::move(request));
   lock.unlock();
   changed_.notify_all();
-  return status;
 }
 
 Status Saver::take_error() {
@@ -106,9 +107,10 @@ void Saver::run_one(std::unique_ptr<SaveRequest> request, uint32_t number) {
   // The client stays until this function ends: its last handle may be here.
   const Client client = request->client;
   request.reset();
-  state->finish(status);
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    // With the lock: who sees that the save is done finds its error.
+    state->finish(status);
     if (!status.ok()) failed_.push_back(state);
     --num_pending_;
     held_bytes_ -= held_bytes;

@@ -2,7 +2,7 @@
 //
 // Saver: runs the saves of one client, one after the other, in a thread of its own.
 //
-//   save(), save_async() --> queue --> thread: run_save() --> SaveState::finish()
+//   save(), save_async() --> admit() --> queue --> thread: run_save() --> SaveState::finish()
 //
 // Invariants:
 //   1. saves run in the order of enqueue(), which is the same on all clients;
@@ -40,9 +40,12 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  // Appends a save. With `limits` it first waits until they allow the save; the ResourceExhausted
-  // of tensors that exceed them alone becomes the request's `refused`, and is returned too.
-  Status enqueue(std::unique_ptr<SaveRequest> request, const AsyncOptions* limits);
+  // Counts a save as pending; enqueue() of it follows. With `limits` it first waits until they
+  // allow the save; the ResourceExhausted of tensors that exceed them alone becomes the request's
+  // `refused`, and is returned too.
+  Status admit(SaveRequest& request, const AsyncOptions* limits);
+  // Appends an admitted save.
+  void enqueue(std::unique_ptr<SaveRequest> request);
 
   // As BackgroundWork.
   Status take_error();
@@ -59,7 +62,7 @@ class Saver {
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::deque<std::unique_ptr<SaveRequest>> queue_;
-  int num_pending_ = 0;     // in the queue, and the running one
+  int num_pending_ = 0;     // admitted, in the queue, and the running one
   int64_t held_bytes_ = 0;  // of these
   uint32_t num_saves_ = 0;  // that have begun
   std::vector<std::shared_ptr<SaveState>> failed_;

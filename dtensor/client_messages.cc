@@ -17,7 +17,13 @@ Status check_open(const Client& client, absl::string_view call) {
         "the client was moved from; use the Client that it was moved to");
   }
   TESSERA_RETURN_IF_ERROR(runtime->turns().check_open());
-  return runtime->devices().check_may_wait(call);
+  return check_may_wait(client, call);
+}
+
+Status check_process(const Client& client) { return runtime_of(client)->devices().check_process(); }
+
+Status check_may_wait(const Client& client, absl::string_view call) {
+  return runtime_of(client)->devices().check_may_wait(call);
 }
 
 Status check_mesh_of(const Client& client, const Mesh& mesh, absl::string_view subject) {

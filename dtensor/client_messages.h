@@ -47,6 +47,10 @@ WaitReports::Missing missing_client(const Client& client, int client_id);
 // FailedPrecondition after shutdown() has begun, for a client that was moved from, and in a forked
 // child. `call` names the caller.
 Status check_open(const Client& client, absl::string_view call);
+// FailedPrecondition in a forked child. Requires a client that was not moved from, as the next one.
+Status check_process(const Client& client);
+// Also FailedPrecondition inside a device task, which `call` would wait for.
+Status check_may_wait(const Client& client, absl::string_view call);
 // InvalidArgument, with `subject` first, unless the mesh is a live one of this client.
 Status check_mesh_of(const Client& client, const Mesh& mesh, absl::string_view subject);
 
