@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstddef>
 #include <functional>
 #include <utility>
@@ -30,8 +29,10 @@ namespace {
 using tessera::internal::Rounds;
 
 // Removes the checkpoints of a run that its options do not keep. Folders that have other names than
-// the run gave are the user's.
-void remove_old(const std::string& root, int keep_last, int64_t keep_every, internal::Sync sync) {
+// the run gave are the user's. `saved`: the step of the last save, which stays: a run that went
+// back saves steps below those of its root.
+void remove_old(const std::string& root, int64_t saved, int keep_last, int64_t keep_every,
+                internal::Sync sync) {
   const StatusOr<std::vector<Entry>> entries = list(root);
   if (!entries.ok()) return;
   std::vector<Entry> own;
@@ -43,14 +44,17 @@ void remove_old(const std::string& root, int keep_last, int64_t keep_every, inte
     }
   }
   for (size_t i = 0; i + static_cast<size_t>(keep_last) < own.size(); ++i) {
-    if (keep_every > 0 && own[i].step % keep_every == 0) continue;
+    if (own[i].step == saved || (keep_every > 0 && own[i].step % keep_every == 0)) continue;
     // What cannot be removed now is tried again after the next save.
     internal::remove_checkpoint(own[i].path, sync).IgnoreError();
   }
 }
 
 Status clean(const std::string& root) {
-  TESSERA_RETURN_IF_ERROR(files::make_folders(root).status());
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> made, files::make_folders(root));
+  for (const std::string& folder : made) {
+    TESSERA_RETURN_IF_ERROR(files::sync_folder(internal::folder_of(folder)));
+  }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<internal::Leftover> leftovers,
                            internal::find_leftovers(root));
   for (const internal::Leftover& leftover : leftovers) {
@@ -68,7 +72,17 @@ struct Checkpointer::Run {
   std::unique_ptr<internal::Preemption> preemption;
 };
 
-Checkpointer::Checkpointer(std::unique_ptr<Run> run) : run_(std::move(run)) {}
+void Checkpointer::EndRun::operator()(Run* run) const {
+  if (tessera::internal::check_process(run->client).ok()) {
+    delete run;
+    return;
+  }
+  // Never destroyed, which leak checkers see so.
+  static auto& kept = *new std::vector<Run*>;
+  kept.push_back(run);
+}
+
+Checkpointer::Checkpointer(OwnedRun run) : run_(std::move(run)) {}
 Checkpointer::Checkpointer(Checkpointer&&) noexcept = default;
 Checkpointer& Checkpointer::operator=(Checkpointer&&) noexcept = default;
 Checkpointer::~Checkpointer() = default;
@@ -77,9 +91,9 @@ StatusOr<Checkpointer> Checkpointer::open(const Client& client, std::string root
                                           const RunOptions& options) {
   TESSERA_RETURN_IF_ERROR(tessera::internal::check_open(client, "Checkpointer::open"));
   Rounds& rounds = tessera::internal::rounds_of(client);
-  const internal::CallText text = {
-      absl::StrCat("Checkpointer::open ", quoted_whole(root)),
-      {absl::StrCat("keep_last ", options.keep_last, ", keep_every ", options.keep_every)}};
+  const internal::CallText text = {absl::StrCat("Checkpointer::open ", quoted_whole(root)),
+                                   {absl::StrCat("keep_last ", options.keep_last, ", keep_every ",
+                                                 options.keep_every, ", signal ", options.signal)}};
   Status refused;
   if (options.keep_last < 0 || options.keep_every < 0) {
     refused = absl::InvalidArgumentError(absl::StrCat("keep_last is ", options.keep_last,
@@ -91,24 +105,30 @@ StatusOr<Checkpointer> Checkpointer::open(const Client& client, std::string root
         TESSERA_RETURN_IF_ERROR(clean(root));
         return std::string();
       }).status());
-  StatusOr<std::unique_ptr<internal::Preemption>> preemption =
-      internal::Preemption::start(client, internal::ClientState::of(client).next_run(), SIGTERM);
+  StatusOr<std::unique_ptr<internal::Preemption>> preemption = internal::Preemption::start(
+      client, internal::ClientState::of(client).next_run(), options.signal);
   TESSERA_RETURN_IF_ERROR(rounds.agree_ok(client, text.call, preemption.status()));
-  auto run = std::make_unique<Run>(Run{client, std::move(root), options, *std::move(preemption)});
-  return Checkpointer(std::move(run));
+  return Checkpointer(OwnedRun(new Run{client, std::move(root), options, *std::move(preemption)}));
+}
+
+Status Checkpointer::check_not_moved_from() const {
+  if (run_ != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the Checkpointer was moved from; use the one that it was moved to");
 }
 
 StatusOr<Pending> Checkpointer::save(int64_t step, absl::Span<const NamedTensor> tensors,
                                      std::map<std::string, std::string> metadata) {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   SaveOptions options = run_->options.save;
   options.step = step;
   options.metadata = std::move(metadata);
   std::function<void()> when_complete;
   if (run_->options.keep_last > 0) {
-    when_complete = [root = run_->root, keep_last = run_->options.keep_last,
+    when_complete = [root = run_->root, step, keep_last = run_->options.keep_last,
                      keep_every = run_->options.keep_every,
                      sync = options.sync ? internal::Sync::kYes : internal::Sync::kNo] {
-      remove_old(root, keep_last, keep_every, sync);
+      remove_old(root, step, keep_last, keep_every, sync);
     };
   }
   return internal::save_async_then(run_->client,
@@ -117,6 +137,7 @@ StatusOr<Pending> Checkpointer::save(int64_t step, absl::Span<const NamedTensor>
 }
 
 StatusOr<std::optional<Info>> Checkpointer::latest() {
+  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
   const Client& client = run_->client;
   TESSERA_RETURN_IF_ERROR(tessera::internal::check_open(client, "Checkpointer::latest"));
   const internal::CallText text = {absl::StrCat("Checkpointer::latest ", quoted_whole(run_->root)),
@@ -139,6 +160,8 @@ StatusOr<std::optional<Info>> Checkpointer::latest() {
   return std::optional<Info>(*source.info);
 }
 
-bool Checkpointer::preempted(int64_t step) { return run_->preemption->is_reached(step); }
+bool Checkpointer::preempted(int64_t step) {
+  return run_ != nullptr && run_->preemption->is_reached(step);
+}
 
 }  // namespace tessera::checkpoint

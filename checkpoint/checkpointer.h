@@ -15,7 +15,8 @@
 //   }
 //
 // Invariants:
-//   1. a checkpoint is removed only after a newer one is complete, and keep_last newest stay;
+//   1. a checkpoint is removed only after a newer one is complete; the keep_last of the highest
+//      steps stay, and the one that was saved last;
 //   2. complete checkpoints are never removed by open(), nor the files of a saver that lives.
 //
 // open(), save(), latest() and preempted() are collective (checkpoint.h). A Checkpointer is moved,
@@ -57,16 +58,23 @@ class Checkpointer {
   // The complete one of the highest step; nothing where there is none yet.
   StatusOr<std::optional<Info>> latest();
 
-  // True on every client at one and the same step, after any client has had SIGTERM: save,
-  // await, and leave. The steps of the calls ascend, by any amounts that are equal on all clients.
-  // Local and under 1 us until a client has had it; then one round with the others.
+  // True on every client at one and the same step, after any client has had RunOptions::signal:
+  // save, await, and leave. The steps of the calls ascend, by any amounts that are equal on all
+  // clients. Local and under 1 us until a client has had it; then one round with the others. A
+  // handler that the program has set before open() is called too.
   bool preempted(int64_t step);
 
  private:
   struct Run;
-  explicit Checkpointer(std::unique_ptr<Run> run);
+  // In a forked child the threads of a run are missing, and it stays.
+  struct EndRun {
+    void operator()(Run* run) const;
+  };
+  using OwnedRun = std::unique_ptr<Run, EndRun>;
+  explicit Checkpointer(OwnedRun run);
+  Status check_not_moved_from() const;
 
-  std::unique_ptr<Run> run_;
+  OwnedRun run_;
 };
 
 }  // namespace tessera::checkpoint

@@ -4,6 +4,7 @@
 #ifndef TESSERA_CHECKPOINT_OPTIONS_H_
 #define TESSERA_CHECKPOINT_OPTIONS_H_
 
+#include <csignal>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -72,6 +73,8 @@ struct RunOptions {
   int64_t keep_every = 0;
   SaveOptions save = {};
   AsyncOptions async = {};
+  // The signal that Checkpointer::preempted() tells of. One for all Checkpointers of a process.
+  int signal = SIGTERM;
 };
 
 }  // namespace tessera::checkpoint

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/preemption.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -22,30 +24,79 @@ namespace {
 constexpr absl::string_view kSignal = "signal";
 constexpr absl::string_view kEnd = "end";
 
+// Messages: of client 0 to each client, the last step of each client, and that of all.
+std::string news_of(int client) { return absl::StrCat("news ", client); }
+std::string steps_of(int client) { return absl::StrCat("step ", client); }
+constexpr char kLimit[] = "limit";
+// A series lasts as long as the job, so that runs share this many sets of series. A set keeps the
+// messages of its last 64 runs.
+constexpr uint32_t kNumSets = 4;
+// How often a thread that waits looks whether its object has ended, and whether the message is
+// forgotten; it is told of the end, unless that message is.
+constexpr absl::Duration kSlice = absl::Seconds(10);
+
 // The descriptors that the handler writes to. A handler has no other way to find its objects.
 constexpr int kMostEvents = 64;
 std::array<std::atomic<int>, kMostEvents> events;  // the descriptor plus 1; 0: none
+std::atomic<int> num_writing{0};                   // handlers that may write to one of them
+std::atomic<pid_t> owner{0};                       // the process whose descriptors these are
 std::mutex handler_mutex;                          // guards num_events, handled_signal, before
 int num_events = 0;
 int handled_signal = 0;
 struct sigaction before;
 
-void on_signal(int signal) {
+void on_signal(int signal, siginfo_t* info, void* context) {
   const int error = errno;
-  for (const std::atomic<int>& event : events) {
-    const int fd = event.load() - 1;
-    const uint64_t one = 1;
-    if (fd >= 0 && write(fd, &one, sizeof(one)) < 0) continue;  // a full counter is readable too
+  if (owner.load() == getpid()) {
+    num_writing.fetch_add(1);
+    for (const std::atomic<int>& event : events) {
+      const int fd = event.load() - 1;
+      const uint64_t one = 1;
+      if (fd >= 0 && write(fd, &one, sizeof(one)) < 0) continue;  // a full counter is readable too
+    }
+    num_writing.fetch_sub(1);
+  } else if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_DFL) {
+    // A child of fork(), which shares the descriptors: it ends, as without a Checkpointer. The
+    // signal is delivered again when this handler returns.
+    sigaction(signal, &before, nullptr);
+    raise(signal);
+    return;
   }
-  if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN &&
-      (before.sa_flags & SA_SIGINFO) == 0) {
+  if ((before.sa_flags & SA_SIGINFO) != 0) {
+    before.sa_sigaction(signal, info, context);
+  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
     before.sa_handler(signal);
   }
   errno = error;
 }
 
+bool is_handler(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_signal;
+}
+
+// Makes on_signal() the handler, and keeps the one before.
+Status handle(int signal) {
+  struct sigaction now = {};
+  if (sigaction(signal, nullptr, &now) == 0) {
+    // A forked child has the handler already.
+    if (is_handler(now)) return absl::OkStatus();
+    before = now;
+    struct sigaction action = {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_RESTART | SA_SIGINFO;
+    if (sigaction(signal, &action, nullptr) == 0) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("signal ", signal, " cannot be handled"));
+}
+
 Status add_event(int fd, int signal) {
   std::lock_guard<std::mutex> lock(handler_mutex);
+  if (owner.load() != getpid()) {
+    // The descriptors are those of the process that has forked this one.
+    for (std::atomic<int>& event : events) event.store(0);
+    num_events = 0;
+    owner.store(getpid());
+  }
   if (num_events > 0 && handled_signal != signal) {
     return absl::InvalidArgumentError(
         absl::StrCat("signal ", signal,
@@ -60,17 +111,16 @@ Status add_event(int fd, int signal) {
         absl::StrCat("this process has ", kMostEvents, " Checkpointers; destroy some"));
   }
   free->store(fd + 1);
-  if (num_events++ > 0) return absl::OkStatus();
-  struct sigaction action = {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
   handled_signal = signal;
-  if (sigaction(signal, &action, &before) == 0) return absl::OkStatus();
+  if (num_events++ > 0) return absl::OkStatus();
+  const Status handled = handle(signal);
+  if (handled.ok()) return handled;
   free->store(0);
   --num_events;
-  return absl::InvalidArgumentError(absl::StrCat("signal ", signal, " cannot be handled"));
+  return handled;
 }
 
+// After it no handler writes to the descriptor, which can be closed.
 void remove_event(int fd) {
   std::lock_guard<std::mutex> lock(handler_mutex);
   const auto known = std::find_if(events.begin(), events.end(), [&](const std::atomic<int>& event) {
@@ -78,7 +128,13 @@ void remove_event(int fd) {
   });
   if (known == events.end()) return;
   known->store(0);
-  if (--num_events == 0) sigaction(handled_signal, &before, nullptr);
+  while (num_writing.load() > 0) sched_yield();
+  if (--num_events > 0) return;
+  // A handler that the program has set since stays.
+  struct sigaction now = {};
+  if (sigaction(handled_signal, nullptr, &now) == 0 && is_handler(now)) {
+    sigaction(handled_signal, &before, nullptr);
+  }
 }
 
 }  // namespace
@@ -90,49 +146,56 @@ StatusOr<std::unique_ptr<Preemption>> Preemption::start(const Client& client, in
   TESSERA_ASSIGN_OR_RETURN(
       self->listener_,
       start_thread("the preemption of a Checkpointer", [raw = self.get()] { raw->await_news(); }));
-  TESSERA_ASSIGN_OR_RETURN(
-      self->sender_,
-      start_thread("the signals of a Checkpointer", [raw = self.get()] { raw->send_signals(); }));
+  TESSERA_ASSIGN_OR_RETURN(self->sender_, start_thread("the signals of a Checkpointer",
+                                                       [raw = self.get()] { raw->send_signal(); }));
   TESSERA_RETURN_IF_ERROR(add_event(self->event_.get(), signal));
   return self;
 }
 
 Preemption::~Preemption() {
-  using tessera::internal::post;
   remove_event(event_.get());
   ends_.store(true);
   const uint64_t one = 1;
   if (write(event_.get(), &one, sizeof(one)) < 0 && sender_.joinable()) sender_.detach();
   // Whichever comes first counts: the listener of a signal, or these.
-  post(client_, news_of(client_.client_id()), 0, kEnd).IgnoreError();
-  post(client_, steps_of(client_.client_id()), 0, kEnd).IgnoreError();
-  if (client_.client_id() == 0) post(client_, limits(), 0, kEnd).IgnoreError();
+  tell(news_of(client_.client_id()), kEnd).IgnoreError();
+  tell(steps_of(client_.client_id()), kEnd).IgnoreError();
+  if (client_.client_id() == 0) tell(kLimit, kEnd).IgnoreError();
   if (sender_.joinable()) sender_.join();
   if (listener_.joinable()) listener_.join();
 }
 
-std::string Preemption::news_of(int client) const {
-  return absl::StrCat("preemption ", run_, " news ", client);
+std::string Preemption::series_of(absl::string_view message) const {
+  return absl::StrCat("preemption ", run_ % kNumSets, " ", message);
 }
-std::string Preemption::steps_of(int client) const {
-  return absl::StrCat("preemption ", run_, " step ", client);
-}
-std::string Preemption::limits() const { return absl::StrCat("preemption ", run_, " limit"); }
 
-void Preemption::send_signals() {
+Status Preemption::tell(absl::string_view message, absl::string_view text) const {
+  return tessera::internal::post(client_, series_of(message), run_ / kNumSets, text);
+}
+
+StatusOr<std::string> Preemption::hear(absl::string_view message, int sender) const {
+  while (true) {
+    StatusOr<std::string> text =
+        tessera::internal::await_post(client_, series_of(message), run_ / kNumSets, sender, kSlice);
+    if (!absl::IsDeadlineExceeded(text.status()) || ends_.load()) return text;
+  }
+}
+
+void Preemption::send_signal() {
   uint64_t count = 0;
   while (read(event_.get(), &count, sizeof(count)) < 0 && errno == EINTR) {
   }
-  for (int other = 0; other < client_.num_clients() && !ends_.load(); ++other) {
-    tessera::internal::post(client_, news_of(other), 0, kSignal).IgnoreError();
-  }
+  if (!ends_.load()) tell(news_of(0), kSignal).IgnoreError();
 }
 
 void Preemption::await_news() {
-  // Any client may send it; this one is the sender that must not be lost.
-  const StatusOr<std::string> news = tessera::internal::await_post(
-      client_, news_of(client_.client_id()), 0, client_.client_id(), absl::InfiniteDuration());
+  // Any client may send it to client 0; this one is the sender that must not be lost.
+  const int self = client_.client_id();
+  const StatusOr<std::string> news = hear(news_of(self), self);
   if (!news.ok() || *news != kSignal) return;
+  for (int other = 1; self == 0 && other < client_.num_clients(); ++other) {
+    tell(news_of(other), kSignal).IgnoreError();
+  }
   is_asked_.store(true);
   const int64_t limit = find_limit();
   {
@@ -145,22 +208,18 @@ void Preemption::await_news() {
 
 // Without an answer of client 0 there is no limit: another call tells the program of the loss.
 int64_t Preemption::find_limit() {
-  using tessera::internal::await_post;
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  tessera::internal::post(client_, steps_of(client_.client_id()), 0,
-                          absl::StrCat(last_step_.load()))
-      .IgnoreError();
+  tell(steps_of(client_.client_id()), absl::StrCat(last_step_.load())).IgnoreError();
   if (client_.client_id() == 0) {
     int64_t limit = std::numeric_limits<int64_t>::min();
     for (int other = 0; other < client_.num_clients(); ++other) {
-      const StatusOr<std::string> text =
-          await_post(client_, steps_of(other), 0, other, absl::InfiniteDuration());
+      const StatusOr<std::string> text = hear(steps_of(other), other);
       int64_t step = 0;
       if (text.ok() && absl::SimpleAtoi(*text, &step)) limit = std::max(limit, step);
     }
-    tessera::internal::post(client_, limits(), 0, absl::StrCat(limit)).IgnoreError();
+    tell(kLimit, absl::StrCat(limit)).IgnoreError();
   }
-  const StatusOr<std::string> text = await_post(client_, limits(), 0, 0, absl::InfiniteDuration());
+  const StatusOr<std::string> text = hear(kLimit, 0);
   int64_t limit = 0;
   return text.ok() && absl::SimpleAtoi(*text, &limit) ? limit : kNone;
 }

@@ -4,11 +4,14 @@
 // row's name is the test's.
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,14 +19,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpointer.h"
 #include "checkpoint/pending.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
+#include "dtensor/local_map.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "ops/variable.h"
@@ -325,6 +331,124 @@ TEST_P(AsyncTest, CleanTwice) {
   }
   EXPECT_THAT(checkpoint::verify(folder / "step-0000000200"), IsOk());
   EXPECT_THAT(checkpoint::verify(folder / "mine"), IsOk());
+}
+
+// A run that went back to an earlier step: what it saves stays, and so do the highest steps.
+TEST_P(AsyncTest, ARunThatWentBack) {
+  const Folder folder;
+  EXPECT_THAT(
+      run([&](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Layout layout, rows(client));
+        TESSERA_ASSIGN_OR_RETURN(Checkpointer opened,
+                                 Checkpointer::open(client, folder.path(), {.keep_last = 2}));
+        Checkpointer checkpoints = std::move(opened);
+        for (const int64_t step : {100, 200, 300, 150, 160}) {
+          TESSERA_ASSIGN_OR_RETURN(const Pending pending,
+                                   checkpoints.save(step, {{"w", tensor_of(kMiB, layout)}}));
+          TESSERA_RETURN_IF_ERROR(pending.await());
+        }
+        TESSERA_REQUIRE(!opened.preempted(400));  // NOLINT(bugprone-use-after-move)
+        return expect_error(opened.save(400, {}).status(), StatusCode::kFailedPrecondition,
+                            {"moved from"});
+      }),
+      IsOk());
+  EXPECT_THAT(names_of(folder.path()),
+              ElementsAre("step-0000000160", "step-0000000200", "step-0000000300"));
+}
+
+// A thread for which a save waits cannot wait for the save.
+TEST_P(AsyncTest, AwaitInAFunctionOnADevice) {
+  const Folder folder;
+  EXPECT_THAT(
+      run([&](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Layout layout, rows(client));
+        TESSERA_ASSIGN_OR_RETURN(
+            const Pending pending,
+            save_async(client, folder / "a", {{"w", tensor_of(4 * kMiB, layout)}},
+                       {.max_bytes_per_second = 8 * kMiB / client.num_clients()}));
+        const DTensor mapped = local_map(Layout::parse(layout.mesh(), "[x]"), {8}, DType::kFloat32,
+                                         {}, [&](LocalContext&) { return pending.await(); });
+        TESSERA_RETURN_IF_ERROR(expect_error(mapped.await(), StatusCode::kFailedPrecondition,
+                                             {"Pending::await: called inside local_map"}));
+        client.sync_devices().IgnoreError();
+        return pending.await();
+      }),
+      IsOk());
+}
+
+// Runs `body` in a forked child, and returns how it ended.
+int run_in_child(const std::function<void()>& body) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return status;
+}
+
+std::atomic<int> num_handled{0};
+void count_signal(int, siginfo_t* info, void*) {
+  if (info != nullptr) ++num_handled;
+}
+
+// The handler of the program, and children that it forks, as data loaders do.
+TEST(PreemptionTest, OtherHandlersAndForkedChildren) {
+  const Folder folder;
+  const JobSpec spec = {.setting = Setting::kProcesses, .num_clients = 2};
+  EXPECT_THAT(
+      run_clients(spec,
+                  [&](Client& client) -> Status {
+                    TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=2}"));
+                    TESSERA_ASSIGN_OR_RETURN(const Layout layout, Layout::parse(mesh, "[x, -]"));
+                    {
+                      TESSERA_ASSIGN_OR_RETURN(Checkpointer checkpoints,
+                                               Checkpointer::open(client, folder.path()));
+                      TESSERA_ASSIGN_OR_RETURN(
+                          const Pending pending,
+                          checkpoints.save(1, {{"w", full<float>({2, kMiB}, 1, layout)}}));
+                      // A child ends of the signal, and the program does not see it.
+                      const int ended = run_in_child([] { raise(SIGTERM); });
+                      TESSERA_REQUIRE(WIFSIGNALED(ended) && WTERMSIG(ended) == SIGTERM, ended);
+                      // A child can neither wait for the save, nor end the run of the program.
+                      const int left = run_in_child([&] {
+                        const bool was_done = pending.done();
+                        if (!was_done && !absl::IsFailedPrecondition(pending.await())) _exit(1);
+                        { const Checkpointer ends = std::move(checkpoints); }
+                      });
+                      TESSERA_REQUIRE(WIFEXITED(left) && WEXITSTATUS(left) == 0, left);
+                      TESSERA_RETURN_IF_ERROR(pending.await());
+                      TESSERA_RETURN_IF_ERROR(mesh.barrier("forked", absl::Seconds(30)));
+                      TESSERA_REQUIRE(!checkpoints.preempted(1));
+                    }
+                    struct sigaction own = {};
+                    own.sa_sigaction = count_signal;
+                    own.sa_flags = SA_SIGINFO;
+                    sigaction(SIGUSR1, &own, nullptr);
+                    {
+                      TESSERA_ASSIGN_OR_RETURN(
+                          Checkpointer checkpoints,
+                          Checkpointer::open(client, folder.path(), {.signal = SIGUSR1}));
+                      TESSERA_RETURN_IF_ERROR(
+                          expect_error(Checkpointer::open(client, folder.path()).status(),
+                                       StatusCode::kInvalidArgument, {"use one signal"}));
+                      if (client.client_id() == 1) raise(SIGUSR1);
+                      int64_t step = 0;
+                      // sleep: a step.
+                      while (!checkpoints.preempted(step) && step < 10'000) {
+                        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                        ++step;
+                      }
+                      TESSERA_REQUIRE(step < 10'000);
+                      TESSERA_REQUIRE(num_handled == client.client_id(), num_handled.load());
+                    }
+                    // The handler of the program is back.
+                    raise(SIGUSR1);
+                    TESSERA_REQUIRE(num_handled == client.client_id() + 1, num_handled.load());
+                    return absl::OkStatus();
+                  }),
+      IsOk());
 }
 
 TEST(PreemptionTest, PreemptedByOne) {
