@@ -83,7 +83,12 @@ void BlockReader::want(int file, int64_t offset, int64_t bytes) {
 StatusOr<const BlockReader::OpenFile*> BlockReader::open(int file, Header header) {
   OpenFile& opened = files_[file];
   if (opened.file == nullptr) {
+    if (open_.size() == most_open_files_) {
+      files_[open_.front()].file.reset();
+      open_.pop_front();
+    }
     TESSERA_ASSIGN_OR_RETURN(opened.file, open_file(source_, file));
+    open_.push_back(file);
   }
   if (header == Header::kIgnore || !source_.is_checkpoint || opened.header_bytes > 0) {
     return &opened;

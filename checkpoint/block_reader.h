@@ -12,13 +12,15 @@
 // the ranges are copied from there; so each byte is read once, if the ranges are read in about the
 // order of the file. Headers count as read.
 //
-// The files are opened when they are first needed. In a checkpoint their headers must say what the
-// manifest says. Used by one thread. Internal to checkpoint/.
+// The files are opened when they are needed, and the one that has been open longest is closed where
+// too many are open: a checkpoint may have more files than a process may open. In a checkpoint
+// their headers must say what the manifest says. Used by one thread. Internal to checkpoint/.
 #ifndef TESSERA_CHECKPOINT_BLOCK_READER_H_
 #define TESSERA_CHECKPOINT_BLOCK_READER_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -38,10 +40,14 @@ namespace tessera::checkpoint::internal {
 
 class BlockReader {
  public:
-  // `source` must outlive the reader.
-  BlockReader(const Source& source, RestoreOptions::Verify verify)
+  static constexpr size_t kMostOpenFiles = 256;
+
+  // `source` must outlive the reader. `most_open_files`: 1 or more.
+  BlockReader(const Source& source, RestoreOptions::Verify verify,
+              size_t most_open_files = kMostOpenFiles)
       : source_(source),
-        verifies_(source.is_checkpoint && verify != RestoreOptions::Verify::kNone) {}
+        verifies_(source.is_checkpoint && verify != RestoreOptions::Verify::kNone),
+        most_open_files_(most_open_files) {}
 
   // Announces a range that will be read. All ranges are announced before the first is read.
   void want(int file, int64_t offset, int64_t bytes);
@@ -55,8 +61,8 @@ class BlockReader {
  private:
   using BlockKey = std::pair<int, int64_t>;  // file and block
   struct OpenFile {
-    std::shared_ptr<const files::RandomAccessFile> file;
-    int64_t header_bytes = 0;  // 0: the header was not read
+    std::shared_ptr<const files::RandomAccessFile> file;  // null: closed
+    int64_t header_bytes = 0;                             // 0: the header was not read
   };
   struct PieceOfFile {
     int tensor;
@@ -68,6 +74,7 @@ class BlockReader {
   };
 
   enum class Header { kIgnore, kCheck };
+  // Valid until the next call.
   StatusOr<const OpenFile*> open(int file, Header header);
   // DataLoss names both where a tensor has another dtype, shape or place, or another save wrote the
   // file.
@@ -81,7 +88,9 @@ class BlockReader {
 
   const Source& source_;
   const bool verifies_;
+  const size_t most_open_files_;
   std::map<int, OpenFile> files_;
+  std::deque<int> open_;                          // in the order in which they were opened
   std::vector<std::vector<PieceOfFile>> pieces_;  // by file; empty until the first header
   std::map<BlockKey, int64_t> wanted_;            // bytes, by block
   std::list<Cached> cache_;                       // the latest first

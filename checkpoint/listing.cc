@@ -101,6 +101,7 @@ class Verification {
   }
 
   Status run(int num_threads) {
+    most_open_files_ = std::max<size_t>(1, internal::BlockReader::kMostOpenFiles / num_threads);
     std::vector<Thread> threads;
     while (static_cast<int>(threads.size()) + 1 < num_threads) {
       StatusOr<Thread> thread = start_thread("a thread of verify", [this] { work(); });
@@ -114,7 +115,7 @@ class Verification {
 
  private:
   void work() {
-    internal::BlockReader reader(source_, RestoreOptions::Verify::kAll);
+    internal::BlockReader reader(source_, RestoreOptions::Verify::kAll, most_open_files_);
     while (true) {
       const size_t i = next_.fetch_add(1);
       if (i >= blocks_.size() || i > first_wrong_.load()) return;
@@ -129,6 +130,7 @@ class Verification {
 
   const Source& source_;
   std::vector<std::pair<int, int64_t>> blocks_;
+  size_t most_open_files_ = 1;  // of a thread
   std::atomic<size_t> next_{0};
   std::atomic<size_t> first_wrong_{SIZE_MAX};
   std::mutex mutex_;  // guards status_, and writes of first_wrong_

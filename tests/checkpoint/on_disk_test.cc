@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -15,9 +16,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "checkpoint/block_reader.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/options.h"
 #include "checkpoint/pending.h"
+#include "checkpoint/source.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "files/random_access_file.h"
@@ -39,6 +43,7 @@ using checkpoint::Info;
 using checkpoint::list;
 using checkpoint::read_info;
 using checkpoint::restore;
+using checkpoint::RestoreOptions;
 using checkpoint::save;
 using checkpoint::verify;
 using ::testing::AllOf;
@@ -231,6 +236,29 @@ TEST_F(OnDiskTest, FileOfAnotherSave) {
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_THAT(restore_w("a"), StatusIs(StatusCode::kDataLoss, HasSubstr("another save")));
   EXPECT_THAT(verify(folder_ / "a"), StatusIs(StatusCode::kDataLoss));
+}
+
+// A checkpoint may have more files than a process may open.
+TEST_F(OnDiskTest, FilesAreClosedAndOpenedAgain) {
+  ASSERT_THAT(save_step("a", 100), IsOk());
+  TESSERA_ASSERT_OK_AND_ASSIGN(const checkpoint::internal::Source source,
+                               checkpoint::internal::open_source(folder_ / "a"));
+  const auto num_open = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator());
+  };
+  const auto before = num_open();
+  checkpoint::internal::BlockReader reader(source, RestoreOptions::Verify::kAll,
+                                           /*most_open_files=*/2);
+  ASSERT_GT(source.info->files.size(), 2u);
+  for (int round = 0; round < 2; ++round) {
+    for (size_t file = 0; file < source.info->files.size(); ++file) {
+      EXPECT_THAT(reader.verify_header(static_cast<int>(file)), IsOk());
+      EXPECT_THAT(reader.verify_block(static_cast<int>(file), 0), IsOk());
+      EXPECT_LE(num_open(), before + 2);
+    }
+  }
+  EXPECT_THAT(verify(folder_ / "a", 1000), IsOk());
 }
 
 TEST_F(OnDiskTest, BlockChecksum) {
