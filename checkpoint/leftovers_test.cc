@@ -23,6 +23,7 @@
 #include "checkpoint/names.h"
 #include "checkpoint/saver_mark.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "job/environment/file_descriptor.h"
 #include "tests/support/matchers.h"

@@ -20,8 +20,8 @@
 namespace tessera::checkpoint::internal {
 
 // Marks a save of this process in the folder. The descriptor holds the lock, where the file system
-// has locks. NotFound where the folder, or the mark before it has its name, was removed by a process
-// that found no saver there: make them again.
+// has locks. NotFound where another process, which found no saver, has removed the folder or the
+// mark before it had its name: make them again.
 StatusOr<FileDescriptor> write_mark(const std::string& folder, absl::string_view save_id);
 // Does nothing where there is none.
 void remove_mark(const std::string& folder, absl::string_view save_id);

@@ -435,8 +435,8 @@ TEST(PreemptionTest, OtherHandlersAndForkedChildren) {
                                        StatusCode::kInvalidArgument, {"use one signal"}));
                       if (client.client_id() == 1) raise(SIGUSR1);
                       int64_t step = 0;
-                      // sleep: a step.
                       while (!checkpoints.preempted(step) && step < 10'000) {
+                        // sleep: a step.
                         std::this_thread::sleep_for(std::chrono::milliseconds(1));
                         ++step;
                       }
