@@ -178,11 +178,14 @@ class SaveRun {
     return save_id_;
   }
 
-  // A damaged manifest names no files; the next Checkpointer finds them.
+  // A damaged manifest names no files; the next Checkpointer finds them. A manifest that others
+  // have made may name files that are not of a save, which stay.
   void find_old_files() {
     const StatusOr<Source> old = open_source(request_.path);
     if (!old.ok() || !old->is_checkpoint) return;
-    for (const FileInfo& file : old->info->files) old_files_.insert(file.name);
+    for (const FileInfo& file : old->info->files) {
+      if (save_id_of(file.name).has_value()) old_files_.insert(file.name);
+    }
   }
 
   Status create_files() {
