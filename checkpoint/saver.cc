@@ -109,7 +109,7 @@ void Saver::run_one(std::unique_ptr<SaveRequest> request, uint32_t number) {
   request.reset();
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    // With the lock: a caller that sees the end of the save finds its error.
+    // With the lock: after done() is true, take_error() finds the error.
     state->finish(status);
     if (!status.ok()) failed_.push_back(state);
     --num_pending_;

@@ -72,7 +72,7 @@ TEST_P(RoundsTest, ErrorsAreOfAll) {
                 TESSERA_RETURN_IF_ERROR(expect_error(rounds.agree_ok(client, "test", mine),
                                                      StatusCode::kNotFound, {"nothing is there"}));
                 const auto thrower = [](absl::Span<const std::string>) -> Rounds::Value {
-                  // NOTIDY(banned): the exception of a function is the case.
+                  // NOTIDY(banned): what an allocation may do
                   throw std::runtime_error("no memory");
                 };
                 TESSERA_RETURN_IF_ERROR(
@@ -104,8 +104,10 @@ TEST(RoundsLossTest, ALossEndsTheRoundOfAll) {
       }
       // In phase 1 client 0 does not ask for more than the first message, as client 1 is late; in
       // phase 2 it is late with the result.
-      // sleep: until client 2 is dead.
-      const auto pause = [] { std::this_thread::sleep_for(std::chrono::seconds(1)); };
+      const auto pause = [] {
+        // sleep: until client 2 is dead.
+        std::this_thread::sleep_for(std::chrono::seconds(1));
+      };
       if (phase == 1 && client.client_id() == 1) pause();
       const Rounds::Value result =
           rounds.agree(client, "test", value_of(0, phase == 1 ? kLong : 10),
