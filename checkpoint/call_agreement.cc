@@ -18,6 +18,7 @@ namespace {
 
 constexpr char kSame = '=';
 constexpr char kDiffers = '#';
+constexpr size_t kChecksumDigits = 32;
 constexpr size_t kMostBytesOfLines = size_t{1} << 20;
 
 Status differs(const Client& client, size_t other, absl::string_view mine,
@@ -26,6 +27,12 @@ Status differs(const Client& client, size_t other, absl::string_view mine,
   return absl::InvalidArgumentError(
       absl::StrCat("clients make different calls: ", describe_client(client, 0), " has ", mine,
                    ", and ", describe_client(client, static_cast<int>(other)), " has ", theirs));
+}
+
+// The call in a value of the first round. The value of a call of files/ is the call itself.
+absl::string_view call_of(absl::string_view value) {
+  const size_t blank = value.find(' ');
+  return blank == kChecksumDigits ? value.substr(blank + 1) : value;
 }
 
 // The first value that differs from that of client 0, or their number.
@@ -61,17 +68,17 @@ Rounds::Value agree_on_call(const Client& client, Rounds& rounds, const CallText
   const std::string checksum = checksum128_hex(lines);
   const Rounds::Value value =
       refused.ok() ? Rounds::Value(absl::StrCat(checksum, " ", mine.call)) : Rounds::Value(refused);
-  Rounds::Value result = rounds.agree(
-      client, mine.call, value, [&](absl::Span<const std::string> values) -> Rounds::Value {
-        const size_t other = find_other(values);
-        if (other == values.size()) {
-          TESSERA_ASSIGN_OR_RETURN(const std::string next, then());
-          return absl::StrCat(std::string(1, kSame), next);
-        }
-        const absl::string_view call = absl::string_view(values[other]).substr(checksum.size() + 1);
-        if (call == mine.call) return std::string(1, kDiffers);
-        return differs(client, other, mine.call, call);
-      });
+  Rounds::Value result = rounds.agree(client, mine.call, value,
+                                      [&](absl::Span<const std::string> values) -> Rounds::Value {
+                                        const size_t other = find_other(values);
+                                        if (other == values.size()) {
+                                          TESSERA_ASSIGN_OR_RETURN(const std::string next, then());
+                                          return absl::StrCat(std::string(1, kSame), next);
+                                        }
+                                        const absl::string_view call = call_of(values[other]);
+                                        if (call == mine.call) return std::string(1, kDiffers);
+                                        return differs(client, other, mine.call, call);
+                                      });
   TESSERA_RETURN_IF_ERROR(result.status());
   if ((*result)[0] == kSame) return result->substr(1);
   lines.resize(std::min(lines.size(), kMostBytesOfLines));

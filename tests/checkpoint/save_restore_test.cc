@@ -346,6 +346,14 @@ TEST_P(SaveRestoreTest, DifferentCalls) {
                                      : restore(client, path, {{"w", layout}}).status();
         TESSERA_RETURN_IF_ERROR(expect_error(mixed, StatusCode::kInvalidArgument,
                                              {"client 0", last, "has save", "has restore"}));
+        for (const bool is_first : {false, true}) {
+          const bool writes = is_first ? client.client_id() == 0 : is_last;
+          const Status status = writes ? write_npy(client, folder / "x", w)
+                                       : restore(client, path, {{"w", layout}}).status();
+          TESSERA_RETURN_IF_ERROR(
+              expect_error(status, StatusCode::kInvalidArgument,
+                           {"client 0", is_first ? "client 1" : last, "write_npy", "restore"}));
+        }
         // Variables that differ in what their layouts do not say.
         std::vector<Variable> variables = {
             Variable("w", ones<float>({8, is_last ? 6 : 5}, layout))};
