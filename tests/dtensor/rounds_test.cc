@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/clients.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/gate.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
 
@@ -89,6 +90,7 @@ TEST(RoundsLossTest, ALossEndsTheRoundOfAll) {
   const JobSpec spec = {.setting = Setting::kProcesses, .num_clients = 4};
   for (const int phase : {0, 1, 2}) {
     SCOPED_TRACE(phase);
+    Gate done;
     const std::vector<Status> statuses = run_processes(spec, [&](Client& client) -> Status {
       Rounds& rounds = rounds_of(client);
       TESSERA_RETURN_IF_ERROR(rounds.agree_ok(client, "begin", absl::OkStatus()));
@@ -118,6 +120,12 @@ TEST(RoundsLossTest, ALossEndsTheRoundOfAll) {
       TESSERA_REQUIRE(rounds.is_broken());
       TESSERA_REQUIRE(rounds.agree_ok(client, "later", absl::OkStatus()) == result.status());
       if (killer.joinable()) killer.join();
+      // Client 0 has the coordinator: it ends last.
+      if (client.client_id() != 0) {
+        done.open();
+      } else {
+        for (int others = 0; others < 2; ++others) TESSERA_RETURN_IF_ERROR(done.wait());
+      }
       return result.status();
     });
     for (const int client : {0, 1, 3}) {
