@@ -75,6 +75,7 @@ std::string encode_checksums(const std::map<int, std::vector<uint64_t>>& checksu
 }
 
 void decode_checksums(absl::string_view text, std::map<int, std::vector<uint64_t>>& checksums) {
+  if (text.empty()) return;  // memcpy takes no null pointer
   std::vector<uint64_t> values(text.size() / sizeof(uint64_t));
   std::memcpy(values.data(), text.data(), values.size() * sizeof(uint64_t));
   for (size_t i = 0; i + 1 < values.size();) {
