@@ -606,6 +606,8 @@ TEST(ClientsTest, ClientsDisagree) {
               TESSERA_RETURN_IF_ERROR(
                   save(client, folder / absl::StrCat("run/", step), {{"w", w}}, {.step = step}));
             }
+            // Client 0 removes the mark of its save after the others have the verdict.
+            TESSERA_RETURN_IF_ERROR(layout.mesh().barrier("saved", absl::Seconds(30)));
             if (client.client_id() == 1) {
               // Has the data of 200, and not its manifest yet.
               std::filesystem::create_directory(folder / "older");
