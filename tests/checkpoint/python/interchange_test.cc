@@ -53,7 +53,7 @@ std::vector<DType> all_dtypes() {
 // The lines that the peer prints.
 StatusOr<std::vector<std::string>> peer(const std::string& arguments) {
   const std::string command =
-      absl::StrCat("timeout 120 python3 -B ", kPeer, " ", arguments, " 2>&1 < /dev/null");
+      absl::StrCat("timeout 120 python3 -B -W ignore ", kPeer, " ", arguments, " 2>&1 < /dev/null");
   std::FILE* const pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return absl::InternalError("popen");
   std::string output;
