@@ -53,7 +53,7 @@ void remove_old(const std::string& root, int64_t saved, int keep_last, int64_t k
 Status clean(const std::string& root) {
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> made, files::make_folders(root));
   for (const std::string& folder : made) {
-    TESSERA_RETURN_IF_ERROR(files::sync_folder(internal::folder_of(folder)));
+    TESSERA_RETURN_IF_ERROR(files::sync_folder(files::folder_of(folder)));
   }
   TESSERA_ASSIGN_OR_RETURN(const std::vector<internal::Leftover> leftovers,
                            internal::find_leftovers(root));

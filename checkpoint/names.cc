@@ -41,13 +41,6 @@ std::string join_path(absl::string_view folder, absl::string_view name) {
   return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", name);
 }
 
-std::string folder_of(absl::string_view path) {
-  while (path.size() > 1 && absl::EndsWith(path, "/")) path.remove_suffix(1);
-  const size_t slash = path.rfind('/');
-  if (slash == absl::string_view::npos) return ".";
-  return std::string(slash == 0 ? "/" : path.substr(0, slash));
-}
-
 std::string last_part(absl::string_view path) {
   while (path.size() > 1 && absl::EndsWith(path, "/")) path.remove_suffix(1);
   return std::string(path.substr(path.rfind('/') + 1));

@@ -23,8 +23,7 @@ namespace tessera::checkpoint::internal {
 inline constexpr absl::string_view kPartialSuffix = ".partial";
 
 std::string join_path(absl::string_view folder, absl::string_view name);
-// The folder and the last part of a path: "a/b" is in "a", "b" in ".".
-std::string folder_of(absl::string_view path);
+// The name in a path: "b" for "a/b" and "a/b/".
 std::string last_part(absl::string_view path);
 
 std::string data_file_name(int device, absl::string_view save_id);

@@ -307,11 +307,11 @@ class SaveRun {
   Status sync_folders() {
     TESSERA_RETURN_IF_ERROR(files::sync_folder(request_.path));
     for (const std::string& made : made_folders_) {
-      TESSERA_RETURN_IF_ERROR(files::sync_folder(folder_of(made)));
+      TESSERA_RETURN_IF_ERROR(files::sync_folder(files::folder_of(made)));
     }
     if (!made_folders_.empty()) return absl::OkStatus();
     // Another save may have made the folder, and ended before it synced it.
-    const Status parent = files::sync_folder(folder_of(request_.path));
+    const Status parent = files::sync_folder(files::folder_of(request_.path));
     return absl::IsPermissionDenied(parent) ? absl::OkStatus() : parent;
   }
 

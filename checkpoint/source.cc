@@ -77,7 +77,7 @@ StatusOr<Source> open_npy(const std::string& path) {
   info->files.push_back({name, file->size(), {}});
   Source source;
   source.info = std::move(info);
-  source.folder = folder_of(path);
+  source.folder = files::folder_of(path);
   source.npy = header;
   return source;
 }
@@ -179,7 +179,7 @@ StatusOr<Source> open_source(const std::string& path) {
   Source source;
   TESSERA_ASSIGN_OR_RETURN(Info info, read_foreign_file(path));
   source.info = std::make_shared<const Info>(std::move(info));
-  source.folder = folder_of(path);
+  source.folder = files::folder_of(path);
   return source;
 }
 

@@ -115,10 +115,7 @@ Status write_file(const Client& client, const std::string& path, const std::stri
   const Rounds::Value done = internal::rounds_of(client).agree(
       client, call, mine, [&](absl::Span<const std::string>) -> Rounds::Value {
         TESSERA_RETURN_IF_ERROR(file->commit(files::NewFile::Replace::kYes));
-        const size_t slash = path.rfind('/');
-        TESSERA_RETURN_IF_ERROR(files::sync_folder(slash == std::string::npos ? "."
-                                                   : slash == 0               ? "/"
-                                                                : path.substr(0, slash)));
+        TESSERA_RETURN_IF_ERROR(files::sync_folder(files::folder_of(path)));
         return std::string();
       });
   return done.status();

@@ -23,10 +23,9 @@ constexpr mode_t kFileMode = 0666;  // less the umask
 constexpr mode_t kFolderMode = 0777;
 constexpr size_t kMostBytesOfWrite = size_t{1} << 30;
 
-std::string folder_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
+absl::string_view without_last_slashes(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  return path;
 }
 
 // Renames, or fails with EEXIST where the new name is taken. A file system without the flag of
@@ -166,6 +165,13 @@ Status NewFile::commit(Replace replace) {
   return absl::OkStatus();
 }
 
+std::string folder_of(absl::string_view path) {
+  path = without_last_slashes(path);
+  const size_t slash = path.rfind('/');
+  if (slash == absl::string_view::npos) return ".";
+  return std::string(slash == 0 ? "/" : path.substr(0, slash));
+}
+
 Status sync_folder(const std::string& path) {
   const FileDescriptor folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.is_open()) return file_error(errno, "cannot open folder", path);
@@ -177,7 +183,7 @@ StatusOr<std::vector<std::string>> make_folders(const std::string& path) {
   std::vector<std::string> made;
   // From the path upwards to the first folder that is there, then downwards.
   std::vector<std::string> missing;
-  for (std::string folder = path;; folder = folder_of(folder)) {
+  for (std::string folder(without_last_slashes(path));; folder = folder_of(folder)) {
     if (mkdir(folder.c_str(), kFolderMode) == 0) {
       made.push_back(folder);
       break;

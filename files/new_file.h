@@ -82,6 +82,8 @@ class NewFile {
   std::unique_ptr<Failure> failure_ = std::make_unique<Failure>();
 };
 
+// The folder of a path: "a" for "a/b" and "a/b/", "." for "b", "/" for "/b".
+std::string folder_of(absl::string_view path);
 // Makes the names of a folder durable.
 Status sync_folder(const std::string& path);
 // Makes a folder and the missing folders above it. Returns the folders that were made, the outer

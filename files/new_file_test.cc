@@ -103,6 +103,12 @@ TEST_F(NewFileTest, NoRoom) {
   EXPECT_THAT(NewFile::create(path("a/x"), path("a/p"), 0), StatusIs(StatusCode::kNotFound));
 }
 
+TEST_F(NewFileTest, FolderOfAPath) {
+  for (const char* path : {"a/b", "a/b/", "a/b//"}) EXPECT_EQ(folder_of(path), "a");
+  for (const char* path : {"b", "b/", "."}) EXPECT_EQ(folder_of(path), ".");
+  for (const char* path : {"/", "//", "/b", "/b/"}) EXPECT_EQ(folder_of(path), "/");
+}
+
 TEST_F(NewFileTest, MakeFolders) {
   EXPECT_THAT(make_folders(path("a/b")),
               tessera::testing::IsOkAndHolds(ElementsAre(path("a"), path("a/b"))));

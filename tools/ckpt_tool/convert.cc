@@ -68,7 +68,7 @@ Status check_target(const std::string& from, const std::string& to) {
                                                  "name"));
   }
   const std::string source = real_path(from);
-  const std::string folder = real_path(checkpoint::internal::folder_of(to));
+  const std::string folder = real_path(files::folder_of(to));
   if (folder == source || absl::StartsWith(folder, absl::StrCat(source, "/"))) {
     return absl::InvalidArgumentError(
         absl::StrCat("target ", tessera::quoted(to), " is inside of the source ",
@@ -185,7 +185,7 @@ StatusOr<Converted> convert(const std::string& from, const std::string& to,
         write_file(conversion.files.front(), source, reader, target,
                    absl::StrCat(target, ".", save_id, checkpoint::internal::kPartialSuffix)));
   }
-  TESSERA_RETURN_IF_ERROR(files::sync_folder(checkpoint::internal::folder_of(target)));
+  TESSERA_RETURN_IF_ERROR(files::sync_folder(files::folder_of(target)));
   for (const PlannedFile& file : conversion.files) {
     result.files.push_back(conversion.is_folder ? join_path(target, file.name) : target);
   }
