@@ -166,9 +166,7 @@ StatusOr<std::map<std::string, std::string>> read_index(const std::string& path)
     return absl::ResourceExhaustedError(
         absl::StrCat("it has ", file->size(), " bytes; at most ", kMaxIndexBytes, " are read"));
   }
-  std::string text(static_cast<size_t>(file->size()), '\0');
-  TESSERA_RETURN_IF_ERROR(
-      file->read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, file->read_front(file->size()));
   TESSERA_ASSIGN_OR_RETURN(const files::JsonDocument document, files::JsonDocument::parse(text));
   TESSERA_ASSIGN_OR_RETURN(const files::JsonValue map, document.root().member("weight_map"));
   TESSERA_ASSIGN_OR_RETURN(const files::JsonMembers members, map.to_members());

@@ -46,9 +46,7 @@ StatusOr<Source> open_checkpoint(const std::string& folder) {
                            files::RandomAccessFile::open(path));
   const std::string context = absl::StrCat("manifest ", quoted_whole(path));
   TESSERA_RETURN_IF_ERROR(with_context(check_manifest_size(file->size()), context));
-  std::string text(static_cast<size_t>(file->size()), '\0');
-  TESSERA_RETURN_IF_ERROR(
-      file->read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, file->read_front(file->size()));
   StatusOr<Info> info = parse_manifest(text);
   if (!info.ok()) return with_context(info.status(), context);
   info->path = folder;
