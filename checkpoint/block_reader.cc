@@ -17,7 +17,6 @@ namespace {
 // So many bytes are compared while they are in a near cache.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr size_t kMostCachedBlocks = 8;
-constexpr absl::string_view kSaveIdKey = "tessera.save_id";
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/names.h"
 #include "checkpoint/tiling.h"
 #include "files/json_reader.h"
@@ -23,8 +24,6 @@ namespace tessera::checkpoint::internal {
 namespace {
 
 constexpr absl::string_view kIndexName = "model.safetensors.index.json";
-constexpr absl::string_view kSuffix = ".safetensors";
-constexpr absl::string_view kShardingKey = "DCP_SHARDING_INFO";
 constexpr int64_t kMaxIndexBytes = int64_t{1} << 30;
 
 // The tensors of several files, by name.
@@ -173,8 +172,7 @@ StatusOr<std::map<std::string, std::string>> read_index(const std::string& path)
   std::map<std::string, std::string> result;
   for (const files::JsonMember member : members) {
     TESSERA_ASSIGN_OR_RETURN(const absl::string_view name, member.value.to_text());
-    if (name.empty() || name == "." || name == ".." || absl::StrContains(name, '/') ||
-        absl::StrContains(name, '\0')) {
+    if (!is_file_name(name)) {
       return absl::InvalidArgumentError(absl::StrCat("weight_map names file ", quoted(name),
                                                      " for tensor ", quoted(member.name),
                                                      "; a name holds no / and is not . or .."));
@@ -196,7 +194,7 @@ StatusOr<Info> read_foreign_folder(const std::string& folder, absl::Span<const s
   Collector collector;
   if (std::find(names.begin(), names.end(), kIndexName) == names.end()) {
     for (const std::string& name : names) {
-      if (!absl::EndsWith(name, kSuffix)) continue;
+      if (!absl::EndsWith(name, kSafetensorsSuffix)) continue;
       TESSERA_RETURN_IF_ERROR(collector.add(join_path(folder, name), name));
     }
     return collector.finish(folder);

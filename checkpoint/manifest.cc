@@ -278,14 +278,13 @@ StatusOr<absl::string_view> checked_text(absl::string_view text) {
 }
 
 Status check_file(const FileInfo& file) {
-  if (file.name.empty() || file.name == "." || file.name == ".." ||
-      absl::StrContains(file.name, '/') || absl::StrContains(file.name, '\0')) {
+  if (!is_file_name(file.name)) {
     return refuse("file ", quoted(file.name),
                   " is not the name of a file in the directory of the checkpoint: a name holds no "
                   "\"/\" and is not \".\" or \"..\"");
   }
   if (file.bytes < 0) return refuse("file ", quoted(file.name), " has ", file.bytes, " bytes");
-  const int64_t blocks = file.bytes / kBlockBytes + (file.bytes % kBlockBytes == 0 ? 0 : 1);
+  const int64_t blocks = num_blocks(file.bytes);
   if (static_cast<int64_t>(file.block_checksums.size()) != blocks) {
     return refuse("file ", quoted(file.name), " of ", file.bytes, " bytes has ", blocks,
                   " blocks and ", file.block_checksums.size(), " checksums");
@@ -366,6 +365,13 @@ Status check_disjoint(const Info& info, std::vector<Range> ranges) {
 
 }  // namespace
 
+bool is_save_id(absl::string_view text) { return is_hex(text, kSaveIdDigits); }
+
+bool is_file_name(absl::string_view name) {
+  return !name.empty() && name != "." && name != ".." && !absl::StrContains(name, '/') &&
+         !absl::StrContains(name, '\0');
+}
+
 Status check_manifest_size(int64_t bytes) {
   if (bytes <= kMaxManifestBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -401,7 +407,7 @@ StatusOr<Info> parse_manifest(absl::string_view text) {
 }
 
 Status check_info(const Info& info) {
-  if (!is_hex(info.save_id, 16)) {
+  if (!is_save_id(info.save_id)) {
     return refuse("\"save_id\": ", quoted(info.save_id),
                   " is not 16 lower-case hexadecimal digits");
   }

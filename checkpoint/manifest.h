@@ -22,10 +22,12 @@
 #ifndef TESSERA_CHECKPOINT_MANIFEST_H_
 #define TESSERA_CHECKPOINT_MANIFEST_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "base/math.h"
 #include "base/status.h"
 #include "checkpoint/info.h"
 
@@ -34,10 +36,25 @@ namespace tessera::checkpoint::internal {
 inline constexpr absl::string_view kManifestName = "manifest.json";
 // Bytes of the file that one block checksum covers.
 inline constexpr int64_t kBlockBytes = int64_t{4} << 20;
+// The number of blocks, and of block checksums, of a file of so many bytes.
+constexpr int64_t num_blocks(int64_t file_bytes) {
+  return ceil_mul_div(1, file_bytes, kBlockBytes);
+}
 // The header of a data file, with the 8 bytes before it, is padded to a multiple of this many
 // bytes.
 inline constexpr int64_t kDataAlignment = 4096;
 inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+// Entries of the metadata of a data file: the id of its save, and the offsets of its boxes, by
+// which torch places them.
+inline constexpr absl::string_view kSaveIdKey = "tessera.save_id";
+inline constexpr absl::string_view kShardingKey = "DCP_SHARDING_INFO";
+inline constexpr size_t kSaveIdDigits = 16;
+
+// Whether `text` is kSaveIdDigits lower-case hexadecimal digits.
+bool is_save_id(absl::string_view text);
+// Whether `name` can be a file in the directory of a checkpoint: not empty, not "." or "..", and
+// without "/" and NUL.
+bool is_file_name(absl::string_view name);
 
 // ResourceExhausted for a manifest of more than kMaxManifestBytes; asked before it is read.
 Status check_manifest_size(int64_t bytes);
@@ -59,8 +76,7 @@ StatusOr<Info> parse_manifest(absl::string_view text);
 
 // What is true of each Info that a manifest holds. InvalidArgument names the file, or the tensor
 // with its boxes and numbers:
-// - file names are distinct, not empty, not "." or "..", and hold no "/" and no NUL; a file has one
-//   checksum for each block;
+// - file names are distinct and pass is_file_name(); a file has one checksum for each block;
 // - names of tensors are distinct and pass check_tensor_name();
 // - a dtype has a known size; a shape passes validate_shape() with it;
 // - the pieces of a tensor tile its shape (check_tiling());

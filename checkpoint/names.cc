@@ -19,16 +19,8 @@ namespace tessera::checkpoint::internal {
 namespace {
 
 constexpr absl::string_view kDataPrefix = "data-";
-constexpr absl::string_view kDataSuffix = ".safetensors";
 constexpr absl::string_view kMarkPrefix = ".writing-";
 constexpr absl::string_view kStepPrefix = "step-";
-constexpr size_t kSaveIdDigits = 16;
-
-bool is_save_id(absl::string_view text) {
-  return text.size() == kSaveIdDigits && std::all_of(text.begin(), text.end(), [](char c) {
-           return absl::ascii_isdigit(c) || (c >= 'a' && c <= 'f');
-         });
-}
 
 bool is_number(absl::string_view text) {
   return !text.empty() &&
@@ -47,7 +39,8 @@ std::string last_part(absl::string_view path) {
 }
 
 std::string data_file_name(int device, absl::string_view save_id) {
-  return absl::StrCat("data-", absl::Dec(device, absl::kZeroPad5), "-", save_id, ".safetensors");
+  return absl::StrCat(kDataPrefix, absl::Dec(device, absl::kZeroPad5), "-", save_id,
+                      kSafetensorsSuffix);
 }
 
 std::string partial_manifest_name(absl::string_view save_id) {
@@ -57,7 +50,7 @@ std::string partial_manifest_name(absl::string_view save_id) {
 std::string mark_name(absl::string_view save_id) { return absl::StrCat(kMarkPrefix, save_id); }
 
 std::string step_name(int64_t step) {
-  return absl::StrCat("step-", absl::Dec(step, absl::kZeroPad10));
+  return absl::StrCat(kStepPrefix, absl::Dec(step, absl::kZeroPad10));
 }
 
 std::optional<std::string> save_id_of(absl::string_view file_name) {
@@ -67,7 +60,7 @@ std::optional<std::string> save_id_of(absl::string_view file_name) {
     return is_save_id(file_name) ? std::optional<std::string>(file_name) : std::nullopt;
   }
   if (absl::ConsumePrefix(&file_name, kDataPrefix) &&
-      absl::ConsumeSuffix(&file_name, kDataSuffix)) {
+      absl::ConsumeSuffix(&file_name, kSafetensorsSuffix)) {
     const size_t dash = file_name.find('-');
     if (dash == absl::string_view::npos || !is_number(file_name.substr(0, dash))) {
       return std::nullopt;

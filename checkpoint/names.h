@@ -21,6 +21,7 @@
 namespace tessera::checkpoint::internal {
 
 inline constexpr absl::string_view kPartialSuffix = ".partial";
+inline constexpr absl::string_view kSafetensorsSuffix = ".safetensors";
 
 std::string join_path(absl::string_view folder, absl::string_view name);
 // The name in a path: "b" for "a/b" and "a/b/".

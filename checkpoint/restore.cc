@@ -147,8 +147,8 @@ class Reading {
     }
     int64_t number = 0;
     for (const int file : files) {
-      const int64_t bytes = source_.info->files[file].bytes;
-      for (int64_t block = 0; block * internal::kBlockBytes < bytes; ++block, ++number) {
+      const int64_t blocks = internal::num_blocks(source_.info->files[file].bytes);
+      for (int64_t block = 0; block < blocks; ++block, ++number) {
         if (number % client_.num_clients() != client_.client_id()) continue;
         TESSERA_RETURN_IF_ERROR(blocks_.verify_block(file, block));
       }

@@ -59,14 +59,14 @@ StatusOr<DeviceFile> plan_file(absl::Span<const SavedTensor> tensors, int device
     entries.push_back({tensor.name, std::string(files::safetensors_name(tensor.dtype)),
                        part.box.sizes, part.offset, bytes});
   }
-  TESSERA_ASSIGN_OR_RETURN(
-      file.header,
-      files::format_safetensors_header(entries,
-                                       {{"format", "pt"},
-                                        {"DCP_VERSION", "1.0"},
-                                        {"DCP_SHARDING_INFO", format_sharding(tensors, file.parts)},
-                                        {"tessera.save_id", std::string(save_id)}},
-                                       kDataAlignment));
+  TESSERA_ASSIGN_OR_RETURN(file.header,
+                           files::format_safetensors_header(
+                               entries,
+                               {{"format", "pt"},
+                                {"DCP_VERSION", "1.0"},
+                                {std::string(kShardingKey), format_sharding(tensors, file.parts)},
+                                {std::string(kSaveIdKey), std::string(save_id)}},
+                               kDataAlignment));
   for (FilePart& part : file.parts) part.offset += static_cast<int64_t>(file.header.size());
   file.bytes = bytes + static_cast<int64_t>(file.header.size());
   return file;
@@ -87,8 +87,8 @@ Status add_files(absl::Span<const SavedTensor> tensors, int num_devices, int64_t
                              plan_file(tensors, device, min_split_bytes, info.save_id));
     if (file.parts.empty()) continue;
     const auto found = checksums.find(device);
-    const int64_t num_blocks = (file.bytes + kBlockBytes - 1) / kBlockBytes;
-    if (found == checksums.end() || static_cast<int64_t>(found->second.size()) != num_blocks) {
+    if (found == checksums.end() ||
+        static_cast<int64_t>(found->second.size()) != num_blocks(file.bytes)) {
       return absl::InternalError(absl::StrCat("device ", device, " did not write what was planned ",
                                               "for it; this is a bug of Tessera"));
     }

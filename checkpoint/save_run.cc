@@ -44,7 +44,6 @@ using files::NewFile;
 
 constexpr absl::Duration kReportInterval = absl::Milliseconds(200);
 constexpr absl::Duration kLongestSleep = absl::Milliseconds(50);
-constexpr size_t kSaveIdDigits = 16;
 // Each attempt fails only if another process removes leftovers in the same moment.
 constexpr int kMostMarks = 10;
 

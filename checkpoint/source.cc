@@ -88,7 +88,7 @@ StatusOr<Source> open_folder(const std::string& folder) {
     return save_id_of(name).has_value();
   });
   const bool has_files = std::any_of(names.begin(), names.end(), [](const std::string& name) {
-    return absl::EndsWith(name, ".safetensors");
+    return absl::EndsWith(name, kSafetensorsSuffix);
   });
   if (is_begun || !has_files) {
     return absl::NotFoundError(

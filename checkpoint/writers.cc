@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/math.h"
 #include "checkpoint/checksum.h"
 #include "relayout/sub_axes.h"
 
@@ -21,8 +22,6 @@ using tessera::internal::value_at;
 // A dim is cut into shares of this many indices or more, where a box has such a dim.
 constexpr int64_t kMinIndicesPerShare = 16;
 
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
-
 // The devices that hold a box differ in these digits. In mesh order, so that the number that they
 // make ascends with the position.
 Digits digits_of_holders(const Layout& layout) {
@@ -36,7 +35,7 @@ int shared_dim(absl::Span<const int64_t> sizes, int64_t num_shares) {
     if (sizes[dim] / num_shares >= kMinIndicesPerShare) return dim;
     // Compares ceil(m/r) / m as a product, so that it is exact.
     const auto largest = [&](int d) {
-      return static_cast<__int128>(ceil_div(sizes[d], num_shares));
+      return static_cast<__int128>(ceil_mul_div(1, sizes[d], num_shares));
     };
     if (largest(dim) * sizes[best] < largest(best) * sizes[dim]) best = dim;
   }

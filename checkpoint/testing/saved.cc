@@ -28,7 +28,7 @@ StatusOr<Info> saved_info(const Layout& layout, const Shape& shape, DType dtype,
       std::string(name), std::string(dtype_name(dtype)), shape, layout.to_string_with_mesh(), {}};
   for (const internal::WrittenBox& write : written) {
     const int64_t bytes = kDataBegin + write.box.num_elements() * dtype_size(dtype);
-    const int64_t blocks = (bytes + internal::kBlockBytes - 1) / internal::kBlockBytes;
+    const int64_t blocks = internal::num_blocks(bytes);
     tensor.pieces.push_back({write.box, static_cast<int>(info.files.size()), kDataBegin});
     info.files.push_back({absl::StrCat(write.device), bytes, std::vector<uint64_t>(blocks)});
   }

@@ -26,13 +26,13 @@ namespace {
 
 using checkpoint::Info;
 using checkpoint::TensorInfo;
+using checkpoint::internal::kSaveIdKey;
+using checkpoint::internal::kShardingKey;
 using Metadata = std::map<std::string, std::string>;
 
 // Entries of the metadata of files that describe the file, not what is in it.
 constexpr absl::string_view kFormatKey = "format";
 constexpr absl::string_view kVersionKey = "DCP_VERSION";
-constexpr absl::string_view kShardingKey = "DCP_SHARDING_INFO";
-constexpr absl::string_view kSaveIdKey = "tessera.save_id";
 
 // A tensor that is converted.
 struct Chosen {
