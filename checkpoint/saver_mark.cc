@@ -14,34 +14,25 @@
 #include <sstream>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "checkpoint/names.h"
 #include "files/new_file.h"
+#include "job/environment/host.h"
 
 namespace tessera::checkpoint::internal {
 namespace {
 
 constexpr size_t kMostBytes = 4096;  // of a mark
 
-std::string read_text(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-std::string boot_id() {
-  return std::string(absl::StripAsciiWhitespace(read_text("/proc/sys/kernel/random/boot_id")));
-}
-
 // The start of a process, empty where it does not run. The name of the program, in brackets, may
 // hold blanks; the state follows it, and the start is the 20th word after it. A zombie has ended.
 std::string start_of(int64_t pid) {
-  const std::string text = read_text(absl::StrCat("/proc/", pid, "/stat"));
+  std::ostringstream file;
+  file << std::ifstream(absl::StrCat("/proc/", pid, "/stat")).rdbuf();
+  const std::string text = file.str();
   const size_t bracket = text.rfind(')');
   if (bracket == std::string::npos) return "";
   const std::vector<std::string> words =
@@ -49,11 +40,6 @@ std::string start_of(int64_t pid) {
   constexpr size_t kStart = 19;
   if (words.size() <= kStart || words[0] == "Z" || words[0] == "X") return "";
   return words[kStart];
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
 }  // namespace

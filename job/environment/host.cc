@@ -30,13 +30,12 @@ std::string namespace_of(const char* kind) {
   return absl::StrCat(found.st_ino);
 }
 
-std::string find_host_id(const std::string& host_name) {
+std::string find_host_id() {
   if (const char* asked = std::getenv(kHostId); asked != nullptr) return asked;
-  std::string boot_id;
+  const std::string boot = boot_id();
   // Where /proc is hidden, hosts are told apart by name.
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
-  if (boot_id.empty()) return host_name;
-  return absl::StrCat(boot_id, " net ", namespace_of("net"), kPidPart, namespace_of("pid"));
+  if (boot.empty()) return host_name();
+  return absl::StrCat(boot, " net ", namespace_of("net"), kPidPart, namespace_of("pid"));
 }
 
 }  // namespace
@@ -51,13 +50,23 @@ Status check_host_id(const char* asked) {
                    kMostHostIdBytes, " visible characters, the same for all clients of a host"));
 }
 
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown-host";
+}
+
+std::string boot_id() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
 Status check_host_id() { return check_host_id(std::getenv(kHostId)); }
 
 MemberInfo describe_this_process() {
   MemberInfo info;
-  char host[256] = {};
-  info.host = gethostname(host, sizeof host - 1) == 0 ? host : "unknown-host";
-  info.host_id = find_host_id(info.host);
+  info.host = host_name();
+  info.host_id = find_host_id();
   info.pid = getpid();
   std::random_device random;
   info.incarnation = uint64_t{random()} << 32 | random();

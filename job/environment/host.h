@@ -20,6 +20,10 @@ namespace tessera {
 // namespace and PID namespace: containers on one machine are several hosts. $TESSERA_HOST_ID
 // replaces all three.
 MemberInfo describe_this_process();
+// The name of the host; "unknown-host" where the system gives none.
+std::string host_name();
+// The id of this boot of the kernel; empty where /proc is hidden.
+std::string boot_id();
 // InvalidArgument unless $TESSERA_HOST_ID, or `asked`, is null or can be the id of a host.
 Status check_host_id();
 Status check_host_id(const char* asked);

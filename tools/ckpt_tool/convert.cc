@@ -7,12 +7,10 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/text.h"
@@ -26,6 +24,7 @@
 #include "files/new_file.h"
 #include "files/random_access_file.h"
 #include "job/environment/file_descriptor.h"
+#include "job/environment/host.h"
 #include "tools/ckpt_tool/new_folder.h"
 #include "tools/ckpt_tool/tensor_reader.h"
 
@@ -39,11 +38,6 @@ using checkpoint::internal::Source;
 using files::NewFile;
 
 constexpr char kIndexName[] = "model.safetensors.index.json";
-
-std::string new_save_id() {
-  std::random_device random;
-  return absl::StrFormat("%08x%08x", random(), random());
-}
 
 absl::Span<const std::byte> bytes_of(absl::string_view text) {
   return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
@@ -168,7 +162,7 @@ Status write_folder(const Conversion& conversion, const Source& source, TensorRe
 StatusOr<Converted> convert(const std::string& from, const std::string& to,
                             const ConvertOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(const Source source, checkpoint::internal::open_source(from));
-  const std::string save_id = new_save_id();
+  const std::string save_id = random_token().substr(0, checkpoint::internal::kSaveIdDigits);
   const std::string target = without_end_slashes(to);
   TESSERA_ASSIGN_OR_RETURN(Conversion conversion,
                            plan_conversion(*source.info, options, target, save_id));
