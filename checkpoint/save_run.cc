@@ -40,6 +40,7 @@
 namespace tessera::checkpoint::internal {
 namespace {
 
+using files::bytes_of;
 using files::NewFile;
 
 constexpr absl::Duration kReportInterval = absl::Milliseconds(200);
@@ -53,10 +54,6 @@ constexpr absl::string_view kAppeared = "appeared: ";
 bool exists(const std::string& path) {
   struct stat found = {};
   return lstat(path.c_str(), &found) == 0;
-}
-
-absl::Span<const std::byte> bytes_of(const std::string& text) {
-  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
 }
 
 // The checksums of a client's files: for each its device, the number of blocks, and the checksums.

@@ -17,7 +17,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/types/span.h"
 #include "checkpoint/names.h"
 #include "files/new_file.h"
 #include "job/environment/host.h"
@@ -51,8 +50,7 @@ StatusOr<FileDescriptor> write_mark(const std::string& folder, absl::string_view
   // A mark without its text would be that of another host, for ever.
   TESSERA_ASSIGN_OR_RETURN(files::NewFile file,
                            files::NewFile::create(path, absl::StrCat(path, kPartialSuffix), 0));
-  TESSERA_RETURN_IF_ERROR(file.write(
-      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size())));
+  TESSERA_RETURN_IF_ERROR(file.write(0, files::bytes_of(text)));
   TESSERA_RETURN_IF_ERROR(file.commit(files::NewFile::Replace::kNo));
   FileDescriptor mark(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   // Without the lock the pid tells.

@@ -98,8 +98,7 @@ Status write_file(const Client& client, const std::string& path, const std::stri
                            }));
   Status status;
   if (client.client_id() == 0) {
-    status = file->write(
-        0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(header.data()), header.size()));
+    status = file->write(0, files::bytes_of(header));
   } else {
     StatusOr<files::NewFile> joined = files::NewFile::join(path, partial_path);
     status = joined.status();

@@ -82,6 +82,10 @@ class NewFile {
   std::unique_ptr<Failure> failure_ = std::make_unique<Failure>();
 };
 
+// The bytes of a text, for write().
+inline absl::Span<const std::byte> bytes_of(absl::string_view text) {
+  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
+}
 // The folder of a path: "a" for "a/b" and "a/b/", "." for "b", "/" for "/b".
 std::string folder_of(absl::string_view path);
 // Makes the names of a folder durable.

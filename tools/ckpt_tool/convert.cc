@@ -35,13 +35,10 @@ using checkpoint::Info;
 using checkpoint::TensorInfo;
 using checkpoint::internal::join_path;
 using checkpoint::internal::Source;
+using files::bytes_of;
 using files::NewFile;
 
 constexpr char kIndexName[] = "model.safetensors.index.json";
-
-absl::Span<const std::byte> bytes_of(absl::string_view text) {
-  return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
-}
 
 std::string without_end_slashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
