@@ -69,7 +69,6 @@ Status BlockReader::check_header(int file, const files::SafetensorsHeader& heade
 }
 
 void BlockReader::want(int file, int64_t offset, int64_t bytes) {
-  if (!verifies_) return;
   while (bytes > 0) {
     const int64_t block = offset / kBlockBytes;
     const int64_t part = std::min(bytes, (block + 1) * kBlockBytes - offset);

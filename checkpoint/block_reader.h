@@ -49,7 +49,10 @@ class BlockReader {
         verifies_(source.is_checkpoint && verify != RestoreOptions::Verify::kNone),
         most_open_files_(most_open_files) {}
 
-  // Announces a range that will be read. All ranges are announced before the first is read.
+  // Whether read() compares checksums.
+  bool verifies() const { return verifies_; }
+  // Announces a range that will be read. All ranges are announced before the first is read. Has no
+  // effect unless verifies().
   void want(int file, int64_t offset, int64_t bytes);
   // DataLoss names file, block, and the tensors in it.
   Status read(int file, int64_t offset, absl::Span<std::byte> out);

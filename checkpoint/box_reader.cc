@@ -17,8 +17,7 @@ constexpr int64_t kDirectBytes = int64_t{64} << 10;
 }  // namespace
 
 void BoxReader::want(const PieceIndex& index, DType dtype, const Box& box) {
-  // Only blocks of a checkpoint have checksums.
-  if (!source_.is_checkpoint || box.is_empty()) return;
+  if (!blocks_.verifies() || box.is_empty()) return;
   for_each_read(index, dtype, box, /*join_gap_bytes=*/0, [&](const JoinedRead& read) {
     blocks_.want(read.file, read.offset, read.bytes);
     return absl::OkStatus();
