@@ -26,6 +26,12 @@ namespace {
 constexpr absl::string_view kIndexName = "model.safetensors.index.json";
 constexpr int64_t kMaxIndexBytes = int64_t{1} << 30;
 
+// The dtype of an entry as TensorInfo::dtype names it.
+std::string dtype_of_entry(const files::SafetensorsEntry& entry) {
+  const StatusOr<DType> own = files::dtype_of_safetensors(entry.dtype);
+  return own.ok() ? std::string(dtype_name(*own)) : absl::AsciiStrToLower(entry.dtype);
+}
+
 // The tensors of several files, by name.
 class Collector {
  public:
@@ -59,7 +65,7 @@ class Collector {
     return absl::OkStatus();
   }
 
-  // The tensors of each file by name, so far.
+  // Whether a file that was added has the tensor.
   bool has(const std::string& tensor) const { return index_.count(tensor) > 0; }
 
   StatusOr<Info> finish(const std::string& path) {
@@ -114,10 +120,7 @@ class Collector {
     if (is_new) {
       TensorInfo tensor;
       tensor.name = entry.name;
-      tensor.dtype = absl::AsciiStrToLower(entry.dtype);
-      // The dtypes of Tessera have one more letter.
-      const StatusOr<DType> own = files::dtype_of_safetensors(entry.dtype);
-      if (own.ok()) tensor.dtype = std::string(dtype_name(*own));
+      tensor.dtype = dtype_of_entry(entry);
       tensor.shape = end;
       info_.tensors.push_back(std::move(tensor));
       is_cut_.push_back(offsets != nullptr);
@@ -141,9 +144,7 @@ class Collector {
           absl::StrCat("another file has it too, and ", kShardingKey,
                        " does not say which part of it each one has"));
     }
-    const StatusOr<DType> own = files::dtype_of_safetensors(entry.dtype);
-    const std::string dtype =
-        own.ok() ? std::string(dtype_name(*own)) : absl::AsciiStrToLower(entry.dtype);
+    const std::string dtype = dtype_of_entry(entry);
     if (dtype != tensor.dtype || entry.shape.size() != tensor.shape.size()) {
       return absl::InvalidArgumentError(
           absl::StrCat("it is ", dtype, " of rank ", entry.shape.size(), " here, and ",
