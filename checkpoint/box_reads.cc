@@ -135,31 +135,6 @@ std::vector<int> PieceIndex::pieces_of(const Box& wanted) const {
   return result;
 }
 
-std::vector<BoxRun> runs_of_box(const PieceIndex& index, DType dtype, const Box& wanted) {
-  std::vector<BoxRun> runs;
-  for (const int piece : index.pieces_of(wanted)) {
-    for_each_run_of_piece(index.tensor().pieces[piece], dtype_size(dtype), wanted,
-                          [&](const BoxRun& run) { runs.push_back(run); });
-  }
-  return runs;
-}
-
-std::vector<BoxRun> runs_of_box(const TensorInfo& tensor, DType dtype, const Box& wanted) {
-  return runs_of_box(PieceIndex(&tensor), dtype, wanted);
-}
-
-std::vector<JoinedRead> join_runs(std::vector<BoxRun> runs, int64_t join_gap_bytes) {
-  std::vector<JoinedRead> reads;
-  const auto keep = [&](const JoinedRead& read) {
-    reads.push_back(read);
-    return absl::OkStatus();
-  };
-  RunJoiner joiner(join_gap_bytes, keep);
-  for (const BoxRun& run : runs) joiner.add(run);
-  joiner.finish().IgnoreError();  // keep() does not fail.
-  return reads;
-}
-
 Status for_each_read(const PieceIndex& index, DType dtype, const Box& wanted,
                      int64_t join_gap_bytes, absl::FunctionRef<Status(const JoinedRead&)> read) {
   RunJoiner joiner(join_gap_bytes, read);

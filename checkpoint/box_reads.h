@@ -66,17 +66,10 @@ class PieceIndex {
   std::vector<int> order_;
 };
 
-// The runs of `wanted`, ascending by file and offset. One entry per run: for boxes of many short
-// runs use for_each_read().
-std::vector<BoxRun> runs_of_box(const PieceIndex& index, DType dtype, const Box& wanted);
-std::vector<BoxRun> runs_of_box(const TensorInfo& tensor, DType dtype, const Box& wanted);
-
-// Joins runs of one file with a gap of at most `join_gap_bytes`. Requires runs ascending by file
-// and offset. A gap of 0 gives the longest runs of the files.
-std::vector<JoinedRead> join_runs(std::vector<BoxRun> runs, int64_t join_gap_bytes);
-
-// Calls read() for each of join_runs(runs_of_box(...)), until one fails, and returns its error.
-// Holds one read at a time, of at most kMaxRunsOfRead runs. The read is valid during the call.
+// Calls read() for each read of `wanted`, ascending by file and offset, until a call fails, and
+// returns its error. Runs of one file with a gap of at most `join_gap_bytes` are one read; a gap of
+// 0 gives the longest runs of the files. Holds one read at a time, of at most kMaxRunsOfRead runs.
+// The read is valid during the call.
 Status for_each_read(const PieceIndex& index, DType dtype, const Box& wanted,
                      int64_t join_gap_bytes, absl::FunctionRef<Status(const JoinedRead&)> read);
 

@@ -123,13 +123,27 @@ TEST(BoxReadsTest, EveryBoxFromEverySavedLayout) {
   EXPECT_GT(checked, kSanitized ? 500 : 8000);
 }
 
+std::vector<JoinedRead> reads_of(const TensorInfo& tensor, DType dtype, const Box& wanted,
+                                 int64_t join_gap_bytes) {
+  std::vector<JoinedRead> reads;
+  const auto keep = [&](const JoinedRead& read) {
+    reads.push_back(read);
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(for_each_read(PieceIndex(&tensor), dtype, wanted, join_gap_bytes, keep),
+            absl::OkStatus());
+  return reads;
+}
+
 TEST(BoxReadsTest, RunsJoinAcrossGaps) {
   const TensorInfo tensor = {"w", "f32", {3, 4}, "", {{{{0, 0}, {3, 4}}, 0, 100}}};
   const Box wanted = {{0, 2}, {3, 2}};
-  const std::vector<BoxRun> runs = runs_of_box(tensor, DType::kFloat32, wanted);
-  EXPECT_THAT(runs, ElementsAre(BoxRun{0, 108, 0, 8}, BoxRun{0, 124, 8, 8}, BoxRun{0, 140, 16, 8}));
-  EXPECT_EQ(join_runs(runs, 7).size(), 3u);
-  EXPECT_THAT(join_runs(runs, 8), ElementsAre(JoinedRead{0, 108, 40, runs}));
+  const std::vector<BoxRun> runs = {{0, 108, 0, 8}, {0, 124, 8, 8}, {0, 140, 16, 8}};
+  EXPECT_THAT(reads_of(tensor, DType::kFloat32, wanted, 7),
+              ElementsAre(JoinedRead{0, 108, 8, {runs[0]}}, JoinedRead{0, 124, 8, {runs[1]}},
+                          JoinedRead{0, 140, 8, {runs[2]}}));
+  EXPECT_THAT(reads_of(tensor, DType::kFloat32, wanted, 8),
+              ElementsAre(JoinedRead{0, 108, 40, runs}));
 }
 
 // A file of another tool may hold several pieces of a tensor: reads join across them.
@@ -137,10 +151,13 @@ TEST(BoxReadsTest, PiecesOfOneFileJoin) {
   const TensorInfo tensor = {
       "w", "u8", {6}, "", {{{{4}, {2}}, 0, 20}, {{{0}, {2}}, 0, 10}, {{{2}, {2}}, 1, 12}}};
   const Box whole = {{0}, {6}};
-  const std::vector<BoxRun> runs = runs_of_box(tensor, DType::kUint8, whole);
-  EXPECT_THAT(runs, ElementsAre(BoxRun{0, 10, 0, 2}, BoxRun{0, 20, 4, 2}, BoxRun{1, 12, 2, 2}));
-  EXPECT_EQ(join_runs(runs, 8).size(), 2u);
-  EXPECT_EQ(join_runs(runs, 7).size(), 3u);
+  const std::vector<BoxRun> runs = {{0, 10, 0, 2}, {0, 20, 4, 2}, {1, 12, 2, 2}};
+  EXPECT_THAT(
+      reads_of(tensor, DType::kUint8, whole, 8),
+      ElementsAre(JoinedRead{0, 10, 12, {runs[0], runs[1]}}, JoinedRead{1, 12, 2, {runs[2]}}));
+  EXPECT_THAT(reads_of(tensor, DType::kUint8, whole, 7),
+              ElementsAre(JoinedRead{0, 10, 2, {runs[0]}}, JoinedRead{0, 20, 2, {runs[1]}},
+                          JoinedRead{1, 12, 2, {runs[2]}}));
   EXPECT_EQ(totals_of_reads(PieceIndex(&tensor), DType::kUint8, whole, 8), (ReadTotals{2, 14}));
   EXPECT_EQ(totals_of_reads(PieceIndex(&tensor), DType::kUint8, whole, 7), (ReadTotals{3, 6}));
 }
