@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checkpointer.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <functional>
@@ -37,9 +35,8 @@ void remove_old(const std::string& root, int64_t saved, int keep_last, int64_t k
   if (!entries.ok()) return;
   std::vector<Entry> own;
   for (const Entry& entry : *entries) {
-    struct stat found = {};
     if (entry.status.ok() && internal::last_part(entry.path) == internal::step_name(entry.step) &&
-        lstat(entry.path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) {
+        internal::is_real_folder(entry.path)) {
       own.push_back(entry);
     }
   }

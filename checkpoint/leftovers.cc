@@ -20,11 +20,6 @@
 namespace tessera::checkpoint::internal {
 namespace {
 
-bool is_real_folder(const std::string& path) {
-  struct stat found = {};
-  return lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
-}
-
 bool has_manifest(const std::string& folder) {
   struct stat found = {};
   return lstat(join_path(folder, kManifestName).c_str(), &found) == 0 || errno != ENOENT;

@@ -78,10 +78,7 @@ std::optional<Entry> entry_of(const std::string& root, const std::string& name) 
     entry.status = info.status();
     return entry;
   }
-  const bool is_begun = std::any_of(names->begin(), names->end(), [](const std::string& file) {
-    return internal::save_id_of(file).has_value();
-  });
-  if (!is_begun && !step.has_value()) return std::nullopt;
+  if (!internal::is_begun(*names) && !step.has_value()) return std::nullopt;
   entry.status = absl::FailedPreconditionError(
       absl::StrCat("checkpoint ", quoted_whole(entry.path), " has no manifest.json yet"));
   return entry;

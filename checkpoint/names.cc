@@ -2,6 +2,7 @@
 #include "checkpoint/names.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -75,6 +76,11 @@ std::optional<std::string> save_id_of(absl::string_view file_name) {
   return std::nullopt;
 }
 
+bool is_begun(absl::Span<const std::string> file_names) {
+  return std::any_of(file_names.begin(), file_names.end(),
+                     [](const std::string& name) { return save_id_of(name).has_value(); });
+}
+
 std::optional<int64_t> step_of(absl::string_view folder_name) {
   int64_t step = 0;
   if (!absl::ConsumePrefix(&folder_name, kStepPrefix) || !is_number(folder_name) ||
@@ -82,6 +88,11 @@ std::optional<int64_t> step_of(absl::string_view folder_name) {
     return std::nullopt;
   }
   return step;
+}
+
+bool is_real_folder(const std::string& path) {
+  struct stat found = {};
+  return lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
 
 StatusOr<std::vector<std::string>> names_in(const std::string& folder) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/status.h"
 
 namespace tessera::checkpoint::internal {
@@ -36,9 +37,13 @@ std::string step_name(int64_t step);
 // The id of the save that made a file of this name, a manifest apart; nothing for a name of another
 // kind.
 std::optional<std::string> save_id_of(absl::string_view file_name);
+// Whether a save has begun in a folder with these names.
+bool is_begun(absl::Span<const std::string> file_names);
 // The step of a folder of this name; nothing for a name of another kind.
 std::optional<int64_t> step_of(absl::string_view folder_name);
 
+// Whether a folder is at `path`, and no link to a folder.
+bool is_real_folder(const std::string& path);
 // The names in a folder, sorted, without "." and "..". NotFound where there is no folder.
 StatusOr<std::vector<std::string>> names_in(const std::string& folder);
 

@@ -84,17 +84,15 @@ StatusOr<Source> open_folder(const std::string& folder) {
   struct stat found = {};
   if (stat(join_path(folder, kManifestName).c_str(), &found) == 0) return open_checkpoint(folder);
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names, names_in(folder));
-  const bool is_begun = std::any_of(names.begin(), names.end(), [](const std::string& name) {
-    return save_id_of(name).has_value();
-  });
   const bool has_files = std::any_of(names.begin(), names.end(), [](const std::string& name) {
     return absl::EndsWith(name, kSafetensorsSuffix);
   });
-  if (is_begun || !has_files) {
+  const bool begun = is_begun(names);
+  if (begun || !has_files) {
     return absl::NotFoundError(
         absl::StrCat("folder ", quoted_whole(folder), " has no manifest.json",
-                     is_begun ? ": a save to it was begun and has not become complete"
-                              : ", and no .safetensors file"));
+                     begun ? ": a save to it was begun and has not become complete"
+                           : ", and no .safetensors file"));
   }
   Source result;
   TESSERA_ASSIGN_OR_RETURN(Info info, read_foreign_folder(folder, names));
