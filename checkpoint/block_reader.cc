@@ -14,7 +14,7 @@
 namespace tessera::checkpoint::internal {
 namespace {
 
-// So many bytes are compared while they are in a near cache.
+// A chunk is compared while it is in a near cache.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr size_t kMostCachedBlocks = 8;
 

@@ -12,9 +12,9 @@
 // the ranges are copied from there; so each byte is read once, if the ranges are read in about the
 // order of the file. Headers count as read.
 //
-// The files are opened when they are needed, and the one that has been open longest is closed where
-// too many are open: a checkpoint may have more files than a process may open. In a checkpoint
-// their headers must say what the manifest says. Used by one thread. Internal to checkpoint/.
+// Files are opened when they are needed. Where too many are open, the file that was opened first is
+// closed: a checkpoint may have more files than a process may open. The header of a file of a
+// checkpoint must agree with the manifest. Used by one thread. Internal to checkpoint/.
 #ifndef TESSERA_CHECKPOINT_BLOCK_READER_H_
 #define TESSERA_CHECKPOINT_BLOCK_READER_H_
 

@@ -50,7 +50,7 @@ Status BoxReader::read_joined(const JoinedRead& read, std::byte* out) {
     const BoxRun& run = read.runs[first];
     size_t end = first + 1;
     int64_t bytes = run.bytes;
-    // As many runs as fit the buffer, up to one that is read by itself.
+    // As many short runs as fit the buffer. A long run is read straight into its place.
     while (end < read.runs.size() && run.bytes < kDirectBytes &&
            read.runs[end].bytes < kDirectBytes) {
       const int64_t extent = read.runs[end].offset + read.runs[end].bytes - run.offset;

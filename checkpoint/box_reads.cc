@@ -61,8 +61,8 @@ class RunJoiner {
 
 // The reads of one piece, as numbers.
 struct PieceTotals {
-  int64_t begin;  // Of the first read.
-  int64_t end;    // Of the last read.
+  int64_t begin;  // The first byte of the first read.
+  int64_t end;    // After the last byte of the last read.
   ReadTotals totals;
 };
 

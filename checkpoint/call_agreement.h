@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // agree_on_call: the first round of a collective call, in which clients find out whether they make
-// the same call with equal arguments. Internal to checkpoint/.
+// the same call with equal arguments. Thread-safe, as Rounds. Internal to checkpoint/.
 //
 //   client 0   restore "run/a"   w under [x, -] on {x=4}     --> InvalidArgument: client 0 (...)
 //   asks client 1   restore "run/a"   w under [-, x] on {x=4}         for w under [x, -] ...,
 //   client 1 ...
 //
 // The round carries a checksum of the arguments. Only where checksums differ, a second round
-// carries the arguments, to name the first one that differs.
+// carries the arguments, to name the first argument that differs.
 #ifndef TESSERA_CHECKPOINT_CALL_AGREEMENT_H_
 #define TESSERA_CHECKPOINT_CALL_AGREEMENT_H_
 

@@ -83,8 +83,8 @@ Status save(const Client& client, absl::string_view path, absl::Span<const Named
 //   InvalidArgument    a layout of another rank; a file or manifest that is malformed
 //   DataLoss           a file that is missing, cut or changed: names file, block and tensors
 //   Unimplemented      a tensor of a dtype that Tessera lacks
-// A checkpoint that is overwritten while it is read is read again, once; one that is removed
-// meanwhile is NotFound.
+// A checkpoint that is overwritten while it is read is read again, once. NotFound where it is
+// removed meanwhile.
 StatusOr<std::vector<DTensor>> restore(const Client& client, absl::string_view path,
                                        absl::Span<const Target> targets,
                                        const RestoreOptions& options = {});
@@ -95,8 +95,9 @@ StatusOr<std::vector<DTensor>> restore(const Client& client, absl::string_view p
 Status restore_into(const Client& client, absl::string_view path, absl::Span<Variable> variables,
                     const RestoreOptions& options = {});
 
-// What restore() would read. Checks a manifest against itself, and the sizes of its files; reads no
-// tensor data. Local. NotFound where there is no manifest.json, nor a file of another kind.
+// The Info from which restore() would read. Checks a manifest against itself, and the sizes of its
+// files; reads no tensor data. Local. NotFound where there is no manifest.json, nor a file of
+// another kind.
 StatusOr<Info> read_info(absl::string_view path);
 
 // A folder in which a checkpoint is, was or will be.

@@ -42,7 +42,7 @@ void remove_old(const std::string& root, int64_t saved, int keep_last, int64_t k
   }
   for (size_t i = 0; i + static_cast<size_t>(keep_last) < own.size(); ++i) {
     if (own[i].step == saved || (keep_every > 0 && own[i].step % keep_every == 0)) continue;
-    // What cannot be removed now is tried again after the next save.
+    // The next save tries again to remove a checkpoint that cannot be removed now.
     internal::remove_checkpoint(own[i].path, sync).IgnoreError();
   }
 }

@@ -15,8 +15,8 @@
 //   }
 //
 // Invariants:
-//   1. a checkpoint is removed only after a newer one is complete; the keep_last of the highest
-//      steps stay, and the one that was saved last;
+//   1. a checkpoint is removed only after a later save is complete; the keep_last checkpoints with
+//      the highest steps stay, and the checkpoint of the last save;
 //   2. complete checkpoints are never removed by open(), nor the files of a saver that lives.
 //
 // open(), save(), latest() and preempted() are collective (checkpoint.h). A Checkpointer is moved,
@@ -45,7 +45,7 @@ namespace tessera::checkpoint {
 class Checkpointer {
  public:
   // Makes the root. Removes what savers that no longer run have left: files that no manifest
-  // names, and folders without a manifest. A saver on another host counts as one that runs.
+  // names, and folders without a manifest. A saver on another host counts as running.
   static StatusOr<Checkpointer> open(const Client& client, std::string root,
                                      const RunOptions& options = {});
   Checkpointer(Checkpointer&&) noexcept;
@@ -55,7 +55,7 @@ class Checkpointer {
   // save_async() to root/step-<step>. Older checkpoints go when this one is complete.
   StatusOr<Pending> save(int64_t step, absl::Span<const NamedTensor> tensors,
                          std::map<std::string, std::string> metadata = {});
-  // The complete one of the highest step; nothing where there is none yet.
+  // The complete checkpoint of the highest step; nothing where there is none yet.
   StatusOr<std::optional<Info>> latest();
 
   // True on every client at one and the same step, after any client has had RunOptions::signal:

@@ -30,9 +30,9 @@ class Checksum64 {
   Checksum64& operator=(Checksum64&&) noexcept;
 
   void add(absl::Span<const std::byte> bytes);
-  // Of all bytes that were added since the last reset(). More may be added.
+  // The checksum of the bytes that were added since the last reset(). More may be added.
   uint64_t value() const;
-  // As new.
+  // Forgets all bytes.
   void reset();
 
  private:

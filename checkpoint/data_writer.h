@@ -27,7 +27,7 @@ namespace tessera::checkpoint::internal {
 
 class DataWriter {
  public:
-  // Called after each chunk; its error ends the write.
+  // Called after each chunk with its size; its error ends the write.
   using AfterChunk = std::function<Status(int64_t bytes)>;
 
   // `file` must outlive the writer.

@@ -12,7 +12,7 @@ struct ForeignDType {
   int64_t bits;
 };
 
-// Of safetensors, in lower case.
+// The other dtypes of safetensors, in lower case.
 constexpr ForeignDType kForeignDTypes[] = {
     {"f4", 4},      {"f6_e2m3", 6},     {"f6_e3m2", 6},     {"f8_e5m2", 8}, {"f8_e4m3", 8},
     {"f8_e8m0", 8}, {"f8_e5m2fnuz", 8}, {"f8_e4m3fnuz", 8}, {"i16", 16},    {"u16", 16},

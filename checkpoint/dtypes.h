@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The dtypes of TensorInfo::dtype: the ones of Tessera by dtype_name(), and those that only files
-// of other tools have. Internal to checkpoint/.
+// The dtypes of TensorInfo::dtype: dtypes of Tessera by dtype_name(), and dtypes that only files of
+// other tools have. Pure; safe to call from any thread. Internal to checkpoint/.
 #ifndef TESSERA_CHECKPOINT_DTYPES_H_
 #define TESSERA_CHECKPOINT_DTYPES_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Files of safetensors that no manifest describes: those of other tools, as an Info without
-// checksums. Internal to checkpoint/.
+// checksums. Safe to call from any thread. Internal to checkpoint/.
 //
 //   model.safetensors                       tensors "a", "b": one piece each
 //   shard-1-....safetensors   "w" [2, 4]    saved_offsets [0, 0]  --+  one tensor "w" [4, 4] of

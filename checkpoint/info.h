@@ -31,7 +31,7 @@ namespace tessera::checkpoint {
 struct Piece {
   Box box;
   int file;        // Index in Info::files.
-  int64_t offset;  // Of the first byte, from the start of the file.
+  int64_t offset;  // The first byte, counted from the start of the file.
 
   friend bool operator==(const Piece& a, const Piece& b) = default;
 };
@@ -47,7 +47,7 @@ struct TensorInfo {
   std::string layout;
   std::vector<Piece> pieces;
 
-  // Of all elements; 0 for a dtype of an unknown size.
+  // The bytes of all elements; 0 for a dtype of an unknown size.
   int64_t bytes() const;
 
   friend bool operator==(const TensorInfo& a, const TensorInfo& b) = default;

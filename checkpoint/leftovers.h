@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What saves that did not become complete have left under a root, and its removal.
+// The files that incomplete saves have left under a root, and their removal.
 //
 //   step-0000000200/ data-..., no manifest, no mark      the folder
 //   step-0000000200/ data-..., no manifest, a mark       the folder, if the saver has ended
@@ -8,7 +8,7 @@
 //   ended
 //
 // Files of other names, folders that are symbolic links, and checkpoints whose manifest is damaged
-// stay. Internal to checkpoint/.
+// stay. Safe to call from any thread. Internal to checkpoint/.
 #ifndef TESSERA_CHECKPOINT_LEFTOVERS_H_
 #define TESSERA_CHECKPOINT_LEFTOVERS_H_
 

@@ -110,7 +110,7 @@ StatusOr<JsonElements> read_elements(const JsonValue& object, absl::string_view 
   return read_member<JsonElements>(object, name, &JsonValue::to_elements);
 }
 
-// Not negative.
+// Reads a list of numbers, which must not be negative.
 StatusOr<std::vector<int64_t>> to_sizes(const JsonValue& value) {
   TESSERA_ASSIGN_OR_RETURN(const JsonElements elements, value.to_elements());
   if (value.size() > size_t{kMaxRank}) {
@@ -319,7 +319,7 @@ Status append_ranges(const Info& info, const TensorInfo& tensor, int64_t bits,
     }
     const __int128 bits_of_piece = static_cast<__int128>(piece.box.num_elements()) * bits;
     if (bits_of_piece % 8 != 0) return refused("has no whole number of bytes");
-    // Not above int64: the shape was checked.
+    // Fits int64: the shape was checked.
     const int64_t bytes = static_cast<int64_t>(bits_of_piece / 8);
     const FileInfo& file = info.files[piece.file];
     if (piece.offset < kDataAlignment) {

@@ -74,8 +74,8 @@ std::string format_manifest(const Info& info);
 // Takes time about linear in the text.
 StatusOr<Info> parse_manifest(absl::string_view text);
 
-// What is true of each Info that a manifest holds. InvalidArgument names the file, or the tensor
-// with its boxes and numbers:
+// Checks the rules for an Info in a manifest. InvalidArgument names the file, or the tensor with
+// its boxes and numbers:
 // - file names are distinct and pass is_file_name(); a file has one checksum for each block;
 // - names of tensors are distinct and pass check_tensor_name();
 // - a dtype has a known size; a shape passes validate_shape() with it;

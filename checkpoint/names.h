@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names of the files of a checkpoint. Internal to checkpoint/.
+// The names of the files of a checkpoint. Safe to call from any thread. Internal to checkpoint/.
 //
 //   manifest.json                               exists when the checkpoint does
 //   data-00003-7c9e6679a1b2c3d4.safetensors     written by device 3 in save 7c9e6679a1b2c3d4

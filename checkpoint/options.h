@@ -26,7 +26,7 @@ struct SaveOptions {
   bool sync = true;
   // A larger box that several devices hold is cut between them.
   int64_t min_split_bytes = int64_t{1} << 16;
-  // Per client; 0: no limit.
+  // The rate at which a client writes; 0: no limit.
   int64_t max_bytes_per_second = 0;
 };
 
@@ -51,8 +51,8 @@ struct RestoreOptions {
   // Which checksums are compared.
   enum class Verify {
     kNone,
-    kRead,  // Of blocks that are read whole.
-    kAll,   // Of all blocks of the files that are read from.
+    kRead,  // The checksums of blocks that are read whole.
+    kAll,   // The checksums of all blocks of the files that are read from.
   } verify = Verify::kRead;
   // Which client reads a byte.
   enum class Reads {
@@ -67,13 +67,15 @@ struct RestoreOptions {
 
 // Options of the checkpoints of a run.
 struct RunOptions {
-  // The newest ones to keep; 0: all. Older ones are removed after a newer one is complete.
+  // How many checkpoints of the highest steps stay; 0: all. The others are removed after a save is
+  // complete.
   int keep_last = 0;
   // Also keep checkpoints whose step is a multiple of this; 0: no others.
   int64_t keep_every = 0;
   SaveOptions save = {};
   AsyncOptions async = {};
-  // The signal that Checkpointer::preempted() tells of. One for all Checkpointers of a process.
+  // The signal that Checkpointer::preempted() reports. All Checkpointers of a process have the same
+  // one.
   int signal = SIGTERM;
 };
 

@@ -28,8 +28,8 @@ int64_t Pending::bytes_written() const { return state_->bytes_written.load(); }
 Status save(const Client& client, absl::string_view path, absl::Span<const NamedTensor> tensors,
             const SaveOptions& options) {
   TESSERA_RETURN_IF_ERROR(tessera::internal::check_open(client, "save"));
-  // In the order of the other calls that wait for all clients: one that makes another of them gets
-  // an error, where the saver would wait for its save.
+  // A round among those of the calling thread: a client that makes another collective call gets an
+  // error here. The saver would wait for the save of that client.
   TESSERA_RETURN_IF_ERROR(internal::agree_on_call(client, tessera::internal::rounds_of(client),
                                                   {absl::StrCat("save ", quoted_whole(path)), {}},
                                                   absl::OkStatus(), [] { return std::string(); })

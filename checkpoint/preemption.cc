@@ -74,7 +74,7 @@ bool is_handler(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_signal;
 }
 
-// Makes on_signal() the handler, and keeps the one before.
+// Makes on_signal() the handler, and keeps the previous handler in `before`.
 Status handle(int signal) {
   struct sigaction now = {};
   if (sigaction(signal, nullptr, &now) == 0) {

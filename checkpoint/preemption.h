@@ -39,7 +39,7 @@ class Preemption {
   // another handler of the program is called too. Children of fork() keep the action that the
   // program had set. ResourceExhausted where there is no thread or descriptor.
   static StatusOr<std::unique_ptr<Preemption>> start(const Client& client, int run, int signal);
-  // A client that ends counts as one that begins no step. Not in a forked child.
+  // The client then counts as beginning no step. Must not run in a forked child.
   ~Preemption();
   Preemption(const Preemption&) = delete;
   Preemption& operator=(const Preemption&) = delete;

@@ -21,7 +21,7 @@ namespace {
 using internal::PieceIndex;
 using internal::ReadTotals;
 
-// What the device at `position` reads; nothing where it reads nothing.
+// The box that the device at `position` reads; nothing where it reads none.
 std::optional<Box> box_read(const Layout& layout, const Shape& shape, int64_t position) {
   if (position < 0 || position >= layout.mesh().size()) return std::nullopt;
   if (layout.partial_index(position) != 0) return std::nullopt;

@@ -57,13 +57,13 @@ class RestorePlan {
   // its client: by target, then by file and offset. A box that two targets share is read once.
   // Empty where there is no such position. Takes memory for each read.
   std::vector<FileRead> reads(int64_t position) const;
-  // Their number and the sum of their bytes, without making the list.
+  // The number of these reads and the sum of their bytes, without making the list.
   int64_t num_reads(int64_t position) const;
   int64_t bytes(int64_t position) const;
   // For a terminal: a line per target, with reads and bytes over all devices and of the busiest
   // one.
   std::string explain() const;
-  // What was planned from.
+  // The info from which the plan was made.
   const Info& info() const;
 
   struct Rep;  // Internal.
@@ -88,7 +88,7 @@ class RestorePlan {
 //
 // Errors:
 // - the error that the layout of a target carries;
-// - NotFound for a name that is not in the checkpoint, with the nearest one that is;
+// - NotFound for a name that is not in the checkpoint, with the nearest name in it;
 // - InvalidArgument for a layout of another rank than the tensor, and a negative join_gap_bytes;
 // - Unimplemented for a dtype that Tessera does not have, and for Reads::kOnce where the hosts do
 //   not differ by sub-axes of the mesh.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What each device writes in a save: the contents of its file, before a byte is written.
+// The contents of each device's file in a save, before a byte is written.
 //
 //   data-00000-7c9e6679a1b2c3d4.safetensors
 //   | 8 bytes, header, blanks to 4096 | u: f64 | b: f32 | w: f32 |      wider dtypes first, then by
@@ -9,7 +9,7 @@
 // A device's file has one box at most of a tensor, under the name of the tensor. Its metadata lets
 // torch read the folder: "format", "DCP_VERSION", and the offsets of the boxes in
 // DCP_SHARDING_INFO; "tessera.save_id" ties it to its manifest. Pure: all clients can tell what
-// every device writes. Internal to checkpoint/.
+// every device writes. Safe to call from any thread. Internal to checkpoint/.
 #ifndef TESSERA_CHECKPOINT_SAVE_PLAN_H_
 #define TESSERA_CHECKPOINT_SAVE_PLAN_H_
 

@@ -55,7 +55,7 @@ class HeldTensor {
   std::map<int, ShardBytes> copies_;  // by device
 };
 
-// Thread-safe.
+// The progress and the result of a save. Thread-safe.
 class SaveState {
  public:
   explicit SaveState(std::string path) : path(std::move(path)) {}
@@ -93,7 +93,7 @@ struct SaveRequest {
   SaveOptions options;
   std::vector<SavedTensor> tensors;
   std::vector<HeldTensor> held;  // by tensor
-  int64_t held_bytes = 0;        // of this client
+  int64_t held_bytes = 0;        // the bytes that this client keeps alive
   // The error by which this client refuses the save. It takes part in the first round with it.
   Status refused;
   // Called on the thread of the saver of client 0, when the checkpoint is complete.
@@ -101,14 +101,15 @@ struct SaveRequest {
   std::shared_ptr<SaveState> state;
 };
 
+// The request of a call. An error of its arguments becomes `refused`.
 std::unique_ptr<SaveRequest> make_request(const Client& client, absl::string_view path,
                                           absl::Span<const NamedTensor> tensors,
                                           const SaveOptions& options);
-// Staging::kCopy.
+// Staging::kCopy: waits for the tensors of the request and copies them. An error becomes `refused`.
 void copy_tensors(SaveRequest& request);
 
 // Progress that a client reports to the others (client_messages.h): a series, of which each save
-// has kReportsOfSave numbers. The first ones say how many bytes are written, the last one that all
+// has kReportsOfSave numbers. The last number says that all bytes are written, the others how many
 // are.
 inline constexpr uint32_t kReportsOfSave = 16;
 inline constexpr uint32_t kWritten = kReportsOfSave - 1;

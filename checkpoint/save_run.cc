@@ -346,7 +346,7 @@ class SaveRun {
   std::optional<uint32_t> last_reported_;
   bool has_appeared_ = false;  // the manifest is there, or may be
 
-  // Of client 0.
+  // Used by client 0 alone.
   absl::Time began_;
   FileDescriptor mark_;
   std::vector<std::string> made_folders_;

@@ -28,7 +28,8 @@ namespace tessera::checkpoint::internal {
 
 using tessera::internal::Rounds;
 
-// `number`: of the save among those of the job. `stopping`: ends it as Cancelled.
+// `number`: the place of the save among all saves of the job. `stopping`: true ends the save as
+// Cancelled.
 Status run_save(const SaveRequest& request, uint32_t number, Rounds& rounds,
                 const std::atomic<bool>& stopping);
 

@@ -11,8 +11,8 @@
 //   x.npy                             the header: one tensor, "x"
 //
 // A Source is a value; client 0 opens it and sends it to the others as text, so that all clients
-// read by one description even where a file system shows them different states. Internal to
-// checkpoint/.
+// read by one description even where a file system shows them different states. Safe to call from
+// any thread. Internal to checkpoint/.
 #ifndef TESSERA_CHECKPOINT_SOURCE_H_
 #define TESSERA_CHECKPOINT_SOURCE_H_
 
@@ -35,7 +35,7 @@ struct Source {
   std::string folder;
   // Whether a manifest describes the files.
   bool is_checkpoint = false;
-  // Of a .npy file.
+  // The header, for a .npy file.
   std::optional<files::NpyHeader> npy;
 
   std::string path_of(int file) const;

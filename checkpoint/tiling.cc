@@ -97,7 +97,8 @@ struct Overlap {
   const Box* second;
 };
 
-// Sweeps along the dim with the most cuts, and compares each box with those that cover its begin.
+// Sweeps along the dim with the most cuts, and compares each box with the boxes that cover its
+// begin.
 // Nothing where there is no overlap, or after kMaxComparisons of a hostile manifest.
 std::optional<Overlap> find_overlap(std::vector<const Box*> boxes) {
   constexpr int64_t kMaxComparisons = 20'000'000;

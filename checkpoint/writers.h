@@ -46,15 +46,15 @@ struct WrittenBox {
   friend bool operator==(const WrittenBox& a, const WrittenBox& b) = default;
 };
 
-// What each device writes, ascending by position. Devices that write nothing are left out.
+// The boxes that all devices write, ascending by position. Devices that write nothing are left out.
 // InvalidArgument for a shape that is not legal for the layout or the dtype, and for a negative
 // `min_split_bytes`. O(devices).
 StatusOr<std::vector<WrittenBox>> written_boxes(const Layout& layout, const Shape& shape,
                                                 DType dtype, absl::string_view name,
                                                 int64_t min_split_bytes);
 
-// What the device at `position` writes; nothing where it writes nothing. Requires what
-// written_boxes() checks. O(rank).
+// The box that the device at `position` writes; nothing where it writes none. Requires arguments
+// that written_boxes() accepts. O(rank).
 std::optional<Box> written_box(const Layout& layout, const Shape& shape, DType dtype,
                                absl::string_view name, int64_t min_split_bytes, int64_t position);
 

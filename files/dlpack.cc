@@ -33,7 +33,7 @@ void delete_given_array(DLManagedTensorVersioned* self) {
   delete static_cast<GivenArray*>(self->manager_ctx);
 }
 
-// Of a row-major array, in elements.
+// The strides of a row-major array, in elements.
 std::vector<int64_t> dense_strides(const Shape& shape) {
   std::vector<int64_t> strides(shape.size());
   int64_t stride = 1;

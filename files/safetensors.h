@@ -71,8 +71,8 @@ absl::string_view safetensors_name(DType dtype);
 
 // The 8 bytes and the header of a file that holds `tensors`, in this order, padded with blanks so
 // that the data begins at a multiple of `alignment`. begin and end of the tensors count from the
-// data. The bytes are those that the reference library writes, if `alignment` is 8 and the order is
-// its own: by descending alignment of the dtype, then by name.
+// data. The bytes equal those of the reference library, if `alignment` is 8 and the order is its
+// own: by descending alignment of the dtype, then by name.
 //
 // InvalidArgument for a name or a metadata text that is no UTF-8, for a name that is there twice or
 // is "__metadata__", and for a header over kMaxSafetensorsHeaderBytes. Requires that the tensors
