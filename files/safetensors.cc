@@ -282,6 +282,11 @@ StatusOr<DType> dtype_of_safetensors(absl::string_view dtype) {
                                                "BOOL, I8, U8, I32, I64, F16, BF16, F32 and F64"));
 }
 
+std::optional<int64_t> bits_of_safetensors(absl::string_view dtype) {
+  const FormatDType* const found = find_dtype(dtype);
+  return found == nullptr ? std::nullopt : std::optional<int64_t>(found->bits);
+}
+
 absl::string_view safetensors_name(DType dtype) {
   for (const FormatDType& row : kDTypes) {
     if (row.dtype == dtype) return row.name;

@@ -27,6 +27,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,8 @@ StatusOr<SafetensorsHeader> read_safetensors_header(const RandomAccessFile& file
 // Tessera lacks: U16, F8_E4M3. InvalidArgument for every other text.
 StatusOr<DType> dtype_of_safetensors(absl::string_view dtype);
 absl::string_view safetensors_name(DType dtype);
+// The bits of an element of any dtype of the format, by its name; nothing for every other text.
+std::optional<int64_t> bits_of_safetensors(absl::string_view dtype);
 
 // The 8 bytes and the header of a file that holds `tensors`, in this order, padded with blanks so
 // that the data begins at a multiple of `alignment`. begin and end of the tensors count from the
