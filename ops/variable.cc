@@ -15,9 +15,14 @@ namespace tessera {
 
 struct Variable::State {
   State(std::string name, const DTensor& initial)
-      : name(std::move(name)), shape(initial.shape()), layout(initial.layout()), value(initial) {}
+      : name(std::move(name)),
+        dtype(initial.dtype()),
+        shape(initial.shape()),
+        layout(initial.layout()),
+        value(initial) {}
 
   const std::string name;
+  const DType dtype;
   const Shape shape;
   const Layout layout;
   std::function<Status(const char* call)> guard = {};
@@ -48,7 +53,7 @@ Variable::Variable(std::string name, const DTensor& initial) {
 }
 
 const std::string& Variable::name() const { return state_->name; }
-DType Variable::dtype() const { return value().dtype(); }
+DType Variable::dtype() const { return state_->dtype; }
 const Shape& Variable::shape() const { return state_->shape; }
 const Layout& Variable::layout() const { return state_->layout; }
 
