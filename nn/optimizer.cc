@@ -64,13 +64,15 @@ Status check_variables(const char* optimizer, absl::Span<const Variable> variabl
   for (size_t i = 0; i < variables.size(); ++i) {
     const Variable& variable = variables[i];
     TESSERA_RETURN_IF_ERROR(internal::facts_of(variable.value()).error);
-    const std::string name = absl::StrCat(optimizer, ": variable ", quoted(variable.name()));
+    const auto refuse = [&](const auto&... parts) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(optimizer, ": variable ", quoted(variable.name()), parts...));
+    };
     if (std::find(variables.begin(), variables.begin() + i, variable) != variables.begin() + i) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " is given twice"));
+      return refuse(" is given twice");
     }
     if (!is_floating_point(variable.dtype())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, " is ", dtype_name(variable.dtype()), "; optimizers change floats"));
+      return refuse(" is ", dtype_name(variable.dtype()), "; optimizers change floats");
     }
   }
   return absl::OkStatus();
@@ -115,14 +117,19 @@ absl::Span<const char* const> names_of(kernels::StepRule rule) {
   return {};
 }
 
-Status prepare_state(OptimizerState& state, const Method& method, bool shard_state,
-                     absl::Span<const Variable> variables) {
+using States = std::vector<internal::StateOfVariable*>;
+
+// The states of the variables, in their order.
+StatusOr<States> prepare_states(OptimizerState& state, const Method& method, bool shard_state,
+                                absl::Span<const Variable> variables) {
   const internal::KeptState kept = {names_of(method.rule), method.initial,
                                     method.rule == kernels::StepRule::kAdam, shard_state};
+  States states;
+  states.reserve(variables.size());
   for (const Variable& variable : variables) {
-    TESSERA_RETURN_IF_ERROR(state.prepare(variable, kept));
+    TESSERA_ASSIGN_OR_RETURN(states.emplace_back(), state.prepare(variable, kept));
   }
-  return absl::OkStatus();
+  return states;
 }
 
 // Reads the number of steps, and waits for it, if it was assigned.
@@ -148,8 +155,8 @@ Status read_count(const char* optimizer, internal::StepCount& steps) {
 // Scalars of i64. Most variables of a call have one count and one mesh: they share the tensor.
 class CountTensors {
  public:
-  // On the devices of `like`.
-  DTensor tensor(int64_t count, const DTensor& like) {
+  // On the devices of `like`. Valid until the next call.
+  const DTensor& tensor(int64_t count, const DTensor& like) {
     const bool fits =
         last_.has_value() && last_count_ == count &&
         internal::facts_of(*last_).runtime_number == internal::facts_of(like).runtime_number &&
@@ -217,10 +224,10 @@ Status apply_step(const Method& method, Numbers numbers, const Variable& variabl
   const DTensor moved = relayout(stop_gradient(gradient), state.layout);
   TESSERA_RETURN_IF_ERROR(internal::facts_of(moved).error);
   int64_t count = 1;
-  std::optional<DTensor> counted;
+  const DTensor* counted = nullptr;  // without a count of steps
   if (state.steps.has_value()) {
     count = state.steps->count + 1;
-    counted = count_tensors.tensor(count, state.steps->counted);
+    counted = &count_tensors.tensor(count, state.steps->counted);
     TESSERA_RETURN_IF_ERROR(internal::facts_of(*counted).error);
   }
   const kernels::OptimizerStep step = {method.rule, numbers(static_cast<double>(count))};
@@ -233,7 +240,7 @@ Status apply_step(const Method& method, Numbers numbers, const Variable& variabl
   TESSERA_RETURN_IF_ERROR(update_values(changed, values, [&] {
     return run_step_on_shards(method.name, step, variable, values, moved);
   }));
-  if (!counted.has_value()) return absl::OkStatus();
+  if (counted == nullptr) return absl::OkStatus();
   state.steps->count = count;
   state.steps->counted = *counted;
   return internal::update_value(state.steps->variable, [&](DTensor& value) {
@@ -242,13 +249,11 @@ Status apply_step(const Method& method, Numbers numbers, const Variable& variabl
   });
 }
 
-Status apply_steps(const Method& method, Numbers numbers, OptimizerState& state,
+Status apply_steps(const Method& method, Numbers numbers,
+                   absl::Span<internal::StateOfVariable* const> states,
                    absl::Span<const Variable> variables, absl::Span<const DTensor> gradients) {
-  std::vector<internal::StateOfVariable*> states;
-  states.reserve(variables.size());
-  for (const Variable& variable : variables) {
-    internal::StateOfVariable* const own = states.emplace_back(&state.of(variable));
-    if (own->steps.has_value()) TESSERA_RETURN_IF_ERROR(read_count(method.name, *own->steps));
+  for (internal::StateOfVariable* const state : states) {
+    if (state->steps.has_value()) TESSERA_RETURN_IF_ERROR(read_count(method.name, *state->steps));
   }
   CountTensors count_tensors;
   for (size_t i = 0; i < variables.size(); ++i) {
@@ -273,7 +278,7 @@ kernels::StepNumbers<double> numbers_of(const Sgd& sgd, double) {
   return {.rate = sgd.learning_rate, .gradient_decay = sgd.weight_decay, .momentum = sgd.momentum};
 }
 
-// Of Adam and AdamW.
+// The method of Adam and of AdamW.
 template <class Options>
 Method adam_method(const char* name, const Options& options) {
   return {name,
@@ -333,7 +338,7 @@ Status prepare_with(Optimizer& optimizer, absl::Span<const Variable> variables) 
   const Method method = method_of(optimizer);
   TESSERA_RETURN_IF_ERROR(check_options(method));
   TESSERA_RETURN_IF_ERROR(check_variables(method.name, variables));
-  return prepare_state(optimizer.kept, method, optimizer.shard_state, variables);
+  return prepare_states(optimizer.kept, method, optimizer.shard_state, variables).status();
 }
 
 template <class Optimizer>
@@ -342,9 +347,10 @@ Status apply_with(Optimizer& optimizer, absl::Span<const Variable> variables,
   const Method method = method_of(optimizer);
   TESSERA_RETURN_IF_ERROR(check_options(method));
   TESSERA_RETURN_IF_ERROR(check_gradients(method.name, variables, gradients));
-  TESSERA_RETURN_IF_ERROR(prepare_state(optimizer.kept, method, optimizer.shard_state, variables));
+  TESSERA_ASSIGN_OR_RETURN(const States states, prepare_states(optimizer.kept, method,
+                                                               optimizer.shard_state, variables));
   return apply_steps(
-      method, [&](double count) { return numbers_of(optimizer, count); }, optimizer.kept, variables,
+      method, [&](double count) { return numbers_of(optimizer, count); }, states, variables,
       gradients);
 }
 

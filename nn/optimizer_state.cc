@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/shape.h"
@@ -88,7 +89,8 @@ void OptimizerState::swap(OptimizerState& other) noexcept {
   std::swap(names_, other.names_);
 }
 
-Status OptimizerState::prepare(const Variable& variable, const KeptState& kept) {
+StatusOr<StateOfVariable*> OptimizerState::prepare(const Variable& variable,
+                                                   const KeptState& kept) {
   auto place = variables_.find(variable);
   if (place == variables_.end()) {
     std::string name = variable.name();
@@ -107,12 +109,12 @@ Status OptimizerState::prepare(const Variable& variable, const KeptState& kept) 
     state.tensors.push_back(
         parameters_.add(absl::StrCat(state.name, "/", kept.tensors[k]), initial));
   }
-  if (!kept.counts_steps || state.steps.has_value()) return absl::OkStatus();
+  if (!kept.counts_steps || state.steps.has_value()) return &state;
   const DTensor zero = zeros<int64_t>({}, Layout::replicated(variable.layout().mesh(), 0));
   TESSERA_RETURN_IF_ERROR(internal::facts_of(zero).error);
   const Variable& steps = parameters_.add(absl::StrCat(state.name, "/step"), zero);
   state.steps = StepCount{steps, 0, steps.value()};
-  return absl::OkStatus();
+  return &state;
 }
 
 }  // namespace tessera

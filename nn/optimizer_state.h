@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
@@ -67,21 +67,21 @@ class OptimizerState {
   OptimizerState& operator=(OptimizerState other) noexcept;
   ~OptimizerState() = default;
 
-  // All parts: those of the variable that was prepared first, then those of the second, ... Of a
-  // variable: its tensors in the order of KeptState, then "step".
+  // All parts: those of the variable that was prepared first, then those of the second, ... Each
+  // variable has its tensors in the order of KeptState, then "step".
   nn::Parameters& parameters() { return parameters_; }
 
-  // Internal. Makes what the state of the variable lacks. It decides the layout of the tensors the
-  // first time. A second variable of one name is called "w#2", a third "w#3".
-  Status prepare(const Variable& variable, const internal::KeptState& kept);
-  // Internal. Requires that the variable is prepared. Valid until the next prepare().
-  internal::StateOfVariable& of(const Variable& variable) { return variables_.at(variable); }
+  // Internal. Makes what the state of the variable lacks, and returns it; the pointer stays valid
+  // until this object is assigned or destroyed. The first call decides the layout of the tensors. A
+  // second variable of one name is called "w#2", a third "w#3".
+  StatusOr<internal::StateOfVariable*> prepare(const Variable& variable,
+                                               const internal::KeptState& kept);
 
  private:
   void swap(OptimizerState& other) noexcept;
 
   nn::Parameters parameters_;
-  absl::flat_hash_map<Variable, internal::StateOfVariable> variables_;
+  absl::node_hash_map<Variable, internal::StateOfVariable> variables_;
   absl::flat_hash_set<std::string> names_;  // of StateOfVariable
 };
 
