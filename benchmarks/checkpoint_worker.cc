@@ -5,8 +5,7 @@
 //   checkpoint_worker PREFIX            one client; the environment names the job
 //
 //   save bytes= sync=0|1                checkpoint::save of f32 matrices of at most 16 MiB, split
-//   by
-//                                       rows over all devices
+//                                       by rows over all devices
 //   save_async bytes=                   until save_async() returns
 //   restore bytes= to=rows|columns cold=0|1
 //   write bytes= sync=0|1               each client writes its part of as many bytes to a new file
@@ -302,7 +301,7 @@ class CheckpointWorker : public Contestant {
     return absl::OkStatus();
   }
 
-  // By all devices.
+  // The bytes that all devices together read.
   StatusOr<int64_t> bytes_read(const std::string& path,
                                const std::vector<checkpoint::Target>& targets,
                                const checkpoint::RestoreOptions& options) const {

@@ -19,11 +19,11 @@ namespace tessera::internal {
 namespace {
 
 constexpr size_t kMessageBytes = 60 << 10;
-// Of all clients' values. Two series of rounds with their results, 32 messages each, take half of
-// what the coordinator keeps.
+// The values of all clients together. Two series of rounds with their results, 32 messages each,
+// take half of what the coordinator keeps.
 constexpr size_t kBytesUnderWay = 4 << 20;
 constexpr size_t kWindow = 32;  // messages of a result that are not acknowledged
-// How often client 0 looks for losses of other clients than the one for which it waits.
+// How often client 0, while it waits for a client, looks for losses of the others.
 constexpr absl::Duration kSlice = absl::Seconds(1);
 
 // A message is "+" and a part of a text that continues, or "." and its last part; or "!" and an

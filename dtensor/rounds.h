@@ -92,8 +92,8 @@ class Rounds {
 // copy of it exists. Requires a client that was not moved from.
 Rounds& rounds_of(const Client& client);
 
-// The error of the client with the lowest id, of those that have one: as it is where all clients
-// have this error, else with the client's name before it. OK where there is none.
+// The first error by client id: unchanged where all clients have this error, else with the client's
+// name before it. OK where no client has an error.
 Status first_error(const Client& client, absl::Span<const Rounds::Value> values);
 
 }  // namespace tessera::internal

@@ -67,7 +67,7 @@ class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime>
   void forbid_sync(std::thread::id thread);
   void allow_sync(std::thread::id thread);
   Status shutdown(absl::Duration timeout);
-  // Of calls by the threads of the program.
+  // The rounds of calls by the threads of the program.
   internal::Rounds& rounds() { return rounds_; }
   // Work of a layer above, which the first call makes.
   internal::BackgroundWork& background_work(

@@ -4,8 +4,7 @@
 //
 //   DTensor x = *read_npy(client, "x.npy", Layout::parse(mesh, "[batch, -]"));
 //   Status written = write_npy(client, "y.npy", y);
-//   written = write_safetensors(client, "model.safetensors", {{"w", w}, {"b", b}}, {{"step",
-//   "7"}});
+//   written = write_safetensors(client, "model.safetensors", {{"w", w}}, {{"step", "7"}});
 //
 // Values are row-major and little-endian in the file, whatever the layout. Each client reads the
 // parts that its devices need, and writes the parts that its devices hold.

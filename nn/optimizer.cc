@@ -42,7 +42,7 @@ struct Option {
 };
 constexpr double kUnbounded = 1e308;
 
-// What is particular about an optimizer.
+// The name, the options and the rule of an optimizer.
 struct Method {
   const char* name;
   std::vector<Option> options;
@@ -200,7 +200,7 @@ Status run_step(const char* name, const kernels::OptimizerStep& step, const Valu
       });
 }
 
-// As run_step(), with a value of the layout of `variable`, and gradient and state of their own.
+// run_step() for a value of the layout of `variable`, and a gradient and state of another layout.
 Status run_step_on_shards(const char* name, const kernels::OptimizerStep& step,
                           const Variable& variable, Values& changed, const DTensor& gradient) {
   if (gradient.layout() == variable.layout()) return run_step(name, step, changed, gradient);

@@ -23,7 +23,7 @@ namespace tessera::nn {
 struct Parameters::State {
   std::vector<std::string> names;
   std::vector<Variable> variables;
-  // The same handles, which stay where they are when others are added: references point to them.
+  // Copies of the handles at addresses that stay when others are added: add() returns references.
   std::deque<Variable> handles;
   absl::flat_hash_map<std::string, size_t> places;
   Status status;

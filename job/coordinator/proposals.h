@@ -15,9 +15,9 @@
 // Invariants:
 //   1. every caller gets one value for a number that is kept;
 //   2. a series keeps its last kMostOfSeries proposals, so that no other series displaces them,
-//      unless all series together exceed kMostBytes: then the oldest proposal of all is removed of
-//      which the series has a later one, and only where there is none the oldest of all. So a
-//      series that says much leaves the others what they said last;
+//      unless all series together exceed kMostBytes. Then the oldest proposal that is not the last
+//      of its series is removed, or where there is none, the oldest of all. So a busy series does
+//      not displace the last proposal of another;
 //   3. a number that is forgotten stays forgotten. A caller that waits for it gets an error.
 //
 // Not thread-safe.
@@ -73,8 +73,8 @@ class Proposals {
   void forget_oldest(Series& series);
 
   std::map<std::string, Series, std::less<>> series_;
-  Order last_;     // of each series
-  Order earlier_;  // all others, by when a later one came
+  Order last_;     // the last proposal of each series
+  Order earlier_;  // all others, in the order in which their series replaced them as the last
   int64_t num_bytes_ = 0;
 };
 

@@ -75,7 +75,7 @@ std::string summary(const Info& info) {
                       counted(static_cast<int64_t>(info.files.size()), "file"));
 }
 
-// Of a file; 0 where there is none.
+// The size of a file; 0 where there is none.
 int64_t bytes_at(const std::string& path) {
   struct stat found = {};
   return lstat(path.c_str(), &found) == 0 ? found.st_size : 0;
@@ -144,7 +144,7 @@ class Commands {
         {"step", "time", "tensors", "bytes", "state", "path"}};
     std::vector<std::string> objects;
     for (const Entry& entry : entries) {
-      // What is gone or damaged since the list was made is shown as it is now.
+      // A checkpoint that was removed or damaged since the list was made is shown as it is now.
       const StatusOr<Info> info =
           entry.status.ok() ? checkpoint::read_info(entry.path) : StatusOr<Info>(entry.status);
       const std::string state = info.ok()                                   ? "complete"

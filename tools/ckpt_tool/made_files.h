@@ -2,8 +2,7 @@
 //
 // Checkpoints and files that tests make by hand, with values that are known.
 //
-//   write_checkpoint("run/step-0000000100", {.step = 100}, {{"w", DType::kInt32, {4, 6},
-//   kColumns}})
+//   write_checkpoint("run/a", {.step = 100}, {{"w", DType::kInt32, {4, 6}, kColumns}})
 //
 // Byte i of a tensor is (167 i + seed) mod 251, or of a bool i mod 2, whatever its pieces are.
 #ifndef TESSERA_TOOLS_CKPT_TOOL_MADE_FILES_H_
@@ -55,7 +54,7 @@ std::string new_test_folder();
 // The bytes of each tensor that open_source() finds at the path, with "NAME dtype shape" as key.
 // The values are read element by element.
 std::map<std::string, std::string> tensors_at(const std::string& path);
-// The same of made tensors.
+// The bytes of made tensors, by the same keys.
 std::map<std::string, std::string> tensors_of(const std::vector<MadeTensor>& tensors);
 
 }  // namespace tessera::ckpt_tool

@@ -32,7 +32,7 @@ std::string counted(int64_t count, absl::string_view noun);
 
 // A text in quotes. Bytes that are no UTF-8, as a path may have, become U+FFFD.
 std::string json_text(absl::string_view text);
-// Of values that are JSON.
+// An array or an object, whose values are JSON already.
 std::string json_array(const std::vector<std::string>& values);
 std::string json_array(absl::Span<const int64_t> values);
 std::string json_object(const std::vector<std::pair<std::string, std::string>>& members);

@@ -67,7 +67,7 @@ Status for_each_box(const Shape& shape, const Shape& sizes,
 TensorReader::TensorReader(const checkpoint::internal::Source& source, int64_t buffer_bytes)
     : source_(source),
       buffer_bytes_(buffer_bytes),
-      // This class compares all blocks: a BlockReader skips those that are not wanted whole.
+      // This class compares all blocks: a BlockReader skips blocks that are not wanted whole.
       blocks_(source, checkpoint::RestoreOptions::Verify::kNone),
       boxes_(source, blocks_, checkpoint::RestoreOptions().join_gap_bytes) {
   for (const checkpoint::FileInfo& file : source.info->files) {
