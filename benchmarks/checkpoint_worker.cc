@@ -398,13 +398,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: checkpoint_worker PREFIX; tools/bench checkpoint starts it\n");
     return 2;
   }
-  auto worker = CheckpointWorker::create();
-  if (!worker.ok()) {
-    std::fprintf(stderr, "checkpoint_worker: %s\n", worker.status().ToString().c_str());
-    return 1;
-  }
-  const int code = tessera::bench::serve(**worker, argv[1]);
-  const tessera::Status status = (*worker)->shutdown();
-  if (!status.ok()) std::fprintf(stderr, "checkpoint_worker: %s\n", status.ToString().c_str());
-  return status.ok() ? code : 1;
+  return tessera::bench::serve_and_shutdown("checkpoint_worker", CheckpointWorker::create(),
+                                            argv[1]);
 }

@@ -285,13 +285,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: host_worker PREFIX REGION_BYTES; tools/bench starts it\n");
     return 2;
   }
-  auto worker = HostWorker::create(std::atoll(argv[2]));
-  if (!worker.ok()) {
-    std::fprintf(stderr, "host_worker: %s\n", worker.status().ToString().c_str());
-    return 1;
-  }
-  const int code = tessera::bench::serve(**worker, argv[1]);
-  const tessera::Status status = (*worker)->shutdown();
-  if (!status.ok()) std::fprintf(stderr, "host_worker: %s\n", status.ToString().c_str());
-  return status.ok() ? code : 1;
+  return tessera::bench::serve_and_shutdown("host_worker", HostWorker::create(std::atoll(argv[2])),
+                                            argv[1]);
 }

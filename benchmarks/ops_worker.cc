@@ -293,13 +293,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: ops_worker PREFIX; tools/bench ops starts it\n");
     return 2;
   }
-  auto worker = OpsWorker::create();
-  if (!worker.ok()) {
-    std::fprintf(stderr, "ops_worker: %s\n", worker.status().ToString().c_str());
-    return 1;
-  }
-  const int code = tessera::bench::serve(**worker, argv[1]);
-  const tessera::Status status = (*worker)->shutdown();
-  if (!status.ok()) std::fprintf(stderr, "ops_worker: %s\n", status.ToString().c_str());
-  return status.ok() ? code : 1;
+  return tessera::bench::serve_and_shutdown("ops_worker", OpsWorker::create(), argv[1]);
 }

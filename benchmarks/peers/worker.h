@@ -27,6 +27,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <string>
@@ -70,6 +71,21 @@ class Contestant {
 
 // Reports that it is ready, answers commands until "quit", and returns the exit code.
 int serve(Contestant& contestant, const std::string& prefix);
+
+// Serves with a process of Tessera, a StatusOr<std::unique_ptr<...>> whose shutdown() leaves the
+// job. Prints errors after the name of the program. Returns the exit code.
+template <class Made>
+int serve_and_shutdown(const char* program, const Made& worker, const std::string& prefix) {
+  auto status = worker.status();
+  int code = 1;
+  if (worker.ok()) {
+    code = serve(**worker, prefix);
+    status = (*worker)->shutdown();
+  }
+  if (status.ok()) return code;
+  std::fprintf(stderr, "%s: %s\n", program, status.ToString().c_str());
+  return 1;
+}
 
 // Element i of the input region of `rank`.
 float pattern(int rank, int64_t i);
