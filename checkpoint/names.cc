@@ -15,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "checkpoint/manifest.h"
 #include "files/new_file.h"
+#include "job/environment/host.h"
 
 namespace tessera::checkpoint::internal {
 namespace {
@@ -38,6 +39,8 @@ std::string last_part(absl::string_view path) {
   while (path.size() > 1 && absl::EndsWith(path, "/")) path.remove_suffix(1);
   return std::string(path.substr(path.rfind('/') + 1));
 }
+
+std::string new_save_id() { return random_token().substr(0, kSaveIdDigits); }
 
 std::string data_file_name(int device, absl::string_view save_id) {
   return absl::StrCat(kDataPrefix, absl::Dec(device, absl::kZeroPad5), "-", save_id,

@@ -28,6 +28,8 @@ std::string join_path(absl::string_view folder, absl::string_view name);
 // The name in a path: "b" for "a/b" and "a/b/".
 std::string last_part(absl::string_view path);
 
+// The id of a new save: 16 random hexadecimal digits.
+std::string new_save_id();
 std::string data_file_name(int device, absl::string_view save_id);
 std::string partial_manifest_name(absl::string_view save_id);
 std::string mark_name(absl::string_view save_id);

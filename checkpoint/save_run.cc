@@ -35,7 +35,6 @@
 #include "dtensor/client_messages.h"
 #include "files/new_file.h"
 #include "job/environment/file_descriptor.h"
-#include "job/environment/host.h"
 
 namespace tessera::checkpoint::internal {
 namespace {
@@ -163,7 +162,7 @@ class SaveRun {
                        " exists; save to another path, or set overwrite"));
     }
     if (request_.options.overwrite) find_old_files();
-    save_id_ = random_token().substr(0, kSaveIdDigits);
+    save_id_ = new_save_id();
     for (int i = 0; i < kMostMarks; ++i) {
       TESSERA_ASSIGN_OR_RETURN(std::vector<std::string> made, files::make_folders(request_.path));
       made_folders_.insert(made_folders_.end(), made.begin(), made.end());
