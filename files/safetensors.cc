@@ -57,20 +57,15 @@ constexpr FormatDType kDTypes[] = {
     {"C64", 64},
 };
 
-const FormatDType* find_dtype(absl::string_view name) {
-  for (const FormatDType& dtype : kDTypes) {
-    if (dtype.name == name) return &dtype;
-  }
-  return nullptr;
-}
-
 template <class... Parts>
 Status refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
-Status check_dtype(absl::string_view name) {
-  if (find_dtype(name) != nullptr) return absl::OkStatus();
+StatusOr<FormatDType> find_dtype(absl::string_view name) {
+  for (const FormatDType& dtype : kDTypes) {
+    if (dtype.name == name) return dtype;
+  }
   return refuse(quoted(name), " is no dtype of safetensors; dtypes are ",
                 absl::StrJoin(kDTypes, ", ", [](std::string* out, const FormatDType& dtype) {
                   absl::StrAppend(out, dtype.name);
@@ -179,13 +174,13 @@ StatusOr<SafetensorsEntry> read_tensor(const JsonMember& member, int64_t data_by
   TESSERA_ASSIGN_OR_RETURN(
       const absl::string_view dtype,
       read_member(member.value, "dtype", [](const JsonValue& value) { return value.to_text(); }));
-  TESSERA_RETURN_IF_ERROR(check_dtype(dtype));
+  TESSERA_ASSIGN_OR_RETURN(const FormatDType known, find_dtype(dtype));
   entry.dtype = std::string(dtype);
   TESSERA_ASSIGN_OR_RETURN(entry.shape, read_member(member.value, "shape", read_shape));
   TESSERA_ASSIGN_OR_RETURN(const auto offsets,
                            read_member(member.value, "data_offsets", read_offsets));
   std::tie(entry.begin, entry.end) = offsets;
-  TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, bytes_of(entry.shape, *find_dtype(dtype)));
+  TESSERA_ASSIGN_OR_RETURN(const int64_t bytes, bytes_of(entry.shape, known));
   if (entry.end - entry.begin != bytes) {
     return refuse(dtype, " ", shape_to_string(entry.shape), " takes ", bytes,
                   " bytes, and data_offsets give it ", entry.end - entry.begin);
@@ -274,8 +269,7 @@ StatusOr<SafetensorsHeader> read_safetensors_header(const RandomAccessFile& file
 }
 
 StatusOr<DType> dtype_of_safetensors(absl::string_view dtype) {
-  TESSERA_RETURN_IF_ERROR(check_dtype(dtype));
-  const FormatDType& found = *find_dtype(dtype);
+  TESSERA_ASSIGN_OR_RETURN(const FormatDType found, find_dtype(dtype));
   if (found.dtype.has_value()) return *found.dtype;
   return absl::UnimplementedError(absl::StrCat("dtype ", dtype,
                                                " of safetensors is not supported; supported are ",

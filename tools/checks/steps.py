@@ -191,7 +191,7 @@ def sample_of(step_list, sample):
 
 
 def skip_long_tests(step, sample):
-    """The step without the long tests outside of the sample, and the tag of the tests in the sample.
+    """The step with only the long tests of the sample, and their tag.
 
     All tests are built.
     """
