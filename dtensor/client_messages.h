@@ -15,7 +15,6 @@
 #ifndef TESSERA_DTENSOR_CLIENT_MESSAGES_H_
 #define TESSERA_DTENSOR_CLIENT_MESSAGES_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -28,10 +27,8 @@
 
 namespace tessera::internal {
 
-inline constexpr size_t kMaxPostBytes = 64 << 10;
-
-// Sends message `number` of the series. FailedPrecondition for a client that was moved from or is
-// used in a forked child.
+// Sends message `number` of the series; the series and the value have at most 64 KiB together.
+// FailedPrecondition for a client that was moved from or is used in a forked child.
 Status post(const Client& client, absl::string_view series, uint32_t number,
             absl::string_view value);
 // Waits for a message of `sender`. Unavailable where that client is lost or has left before;

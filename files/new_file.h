@@ -50,7 +50,6 @@ class NewFile {
   NewFile& operator=(NewFile&& other) noexcept;
   ~NewFile();
 
-  const std::string& path() const { return path_; }
   // Writes all bytes at `offset`.
   Status write(int64_t offset, absl::Span<const std::byte> bytes);
   // Asks the disk to begin with this range, so that sync() has less to wait for.

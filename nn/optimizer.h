@@ -41,6 +41,8 @@
 // "w/step" that is no number of steps. It returns before the values are there. A variable may be in
 // one call once. prepare() has the errors of apply() that do not depend on gradients.
 //
+// Threads: the calls of one optimizer are made by one thread at a time.
+//
 // Sgd: Sutskever et al. 2013, as PyTorch has it (the first momentum is the gradient). Adam: Kingma,
 // Ba 2015. AdamW: Loshchilov, Hutter 2019. Adagrad: Duchi et al. 2011.
 #ifndef TESSERA_NN_OPTIMIZER_H_

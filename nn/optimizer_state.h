@@ -5,7 +5,8 @@
 //
 //   "w1/first_moment", "w1/second_moment", "w1/step", "b1/first_moment", ...
 //
-// Each part of the state is a variable: a save reads value(), a restore calls assign().
+// Each part of the state is a variable: a save reads value(), a restore calls assign(). Not
+// thread-safe.
 #ifndef TESSERA_NN_OPTIMIZER_STATE_H_
 #define TESSERA_NN_OPTIMIZER_STATE_H_
 

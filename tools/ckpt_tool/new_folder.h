@@ -6,8 +6,8 @@
 //   ... write files into folder.partial_path() ...
 //   TESSERA_RETURN_IF_ERROR(folder.commit());
 //
-// The destructor removes the folder and its files, unless commit() returned OK. Files of files/ are
-// NewFile.
+// The destructor removes the folder and its files, unless commit() returned OK. A single file is a
+// NewFile (files/new_file.h). Used by one thread.
 #ifndef TESSERA_TOOLS_CKPT_TOOL_NEW_FOLDER_H_
 #define TESSERA_TOOLS_CKPT_TOOL_NEW_FOLDER_H_
 
