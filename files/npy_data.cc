@@ -117,7 +117,7 @@ void transpose(const Shape& sizes, const T* from, T* to) {
   }
 }
 
-// As above, by the size of an element. An array of rank below 2 is the same in both orders.
+// transpose() for elements of this size. An array of rank below 2 is the same in both orders.
 void transpose_bytes(const Shape& sizes, int64_t element_bytes, const std::byte* from,
                      std::byte* to) {
   const int64_t count = num_elements(sizes);

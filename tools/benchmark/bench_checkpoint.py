@@ -124,7 +124,7 @@ class Run(bench.Run):
         return bench.started(bench.Workers(group, folder, size), commands, environment)
 
     def measure(self, cell, entry, is_first):
-        """One round of one contestant: a call to warm up, and one that counts."""
+        """One round of one contestant: a call to warm up, then the counted calls."""
         workers = self.workers.get(entry.group)
         place = pathlib.Path(self.options.folder) / entry.group
         place.mkdir(exist_ok=True)
@@ -208,7 +208,7 @@ def format_table(kind, cells):
 
 
 def make_goal(text, limit, cells, number, at_least=True, unit=""):
-    """Whose number is that of the worst cell."""
+    """A goal whose number is the worst cell's."""
     found = [(number(cell), cell.name) for cell in cells if number(cell) is not None]
     worst = (min if at_least else max)(found, default=(None, ""))
     return bench_report.Goal(
@@ -217,7 +217,7 @@ def make_goal(text, limit, cells, number, at_least=True, unit=""):
 
 
 def make_goals(cells):
-    """Those of docs/performance.md on checkpoints."""
+    """The goals of docs/performance.md on checkpoints."""
     large = [cell for cell in cells if cell.size_bytes >= LARGE]
     milliseconds = lambda cell: cell.seconds("tessera") and 1e3 * cell.seconds("tessera")
     of_kind = lambda kind, some: [cell for cell in some if cell.kind == kind]

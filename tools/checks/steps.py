@@ -7,8 +7,8 @@ line is `N passed, N failed`: test cases as the test.xml files of this run list 
 each step that is not a Bazel test.
 
 The sanitizers take two thirds of the time of all steps. So a run takes a sample of them, which the
-commit decides: one sanitizer, and one of the SHARES of the tree. Of the tests that take more than
-15 s without being the main test of a subject, it runs a fourth. `--sample all` takes all.
+commit decides: one sanitizer, and one of the SHARES of the tree. It also runs only a fourth of the
+tests that take more than 15 s and are not the main test of a subject. `--sample all` takes all.
 """
 
 import argparse
