@@ -4,7 +4,6 @@
 #include "checkpoint/leftovers.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,6 +25,7 @@
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "job/environment/file_descriptor.h"
+#include "tests/support/folder.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::checkpoint::internal {
@@ -33,6 +33,7 @@ namespace {
 
 using tessera::testing::IsOk;
 using tessera::testing::IsOkAndHolds;
+using tessera::testing::write_bytes;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -40,20 +41,11 @@ constexpr char kId[] = "0123456789abcdef";
 
 class LeftoversTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string form = ::testing::TempDir() + "/leftovers_test.XXXXXX";
-    root_ = mkdtemp(form.data());
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
   // The folder of a save, made.
   std::string folder_of_step(int step) {
     const std::string folder = join_path(root_, step_name(step));
     mkdir(folder.c_str(), 0777);
     return folder;
-  }
-  static void write(const std::string& path, const std::string& text) {
-    std::ofstream(path) << text;
   }
   // The names that would be removed, all folders together.
   std::vector<std::string> names() {
@@ -66,13 +58,14 @@ class LeftoversTest : public ::testing::Test {
     return result;
   }
 
-  std::string root_;
+  const tessera::testing::Folder folder_;
+  const std::string& root_ = folder_.path();
 };
 
 TEST_F(LeftoversTest, AMarkIsWholeFromTheStart) {
   const std::string folder = folder_of_step(1);
   // Killed before the mark had its name.
-  write(join_path(folder, absl::StrCat(mark_name(kId), kPartialSuffix)), "");
+  write_bytes(join_path(folder, absl::StrCat(mark_name(kId), kPartialSuffix)), "");
   EXPECT_THAT(names(), ElementsAre(absl::StrCat(mark_name(kId), kPartialSuffix)));
   TESSERA_ASSERT_OK_AND_ASSIGN(const std::vector<Leftover> leftovers, find_leftovers(root_));
   EXPECT_THAT(remove_leftover(leftovers[0]), IsOk());
@@ -83,7 +76,7 @@ TEST_F(LeftoversTest, AMarkIsWholeFromTheStart) {
 TEST_F(LeftoversTest, ALockedMarkIsOfALivingSaver) {
   const std::string folder = folder_of_step(1);
   const std::string data = data_file_name(0, kId);
-  write(join_path(folder, data), "x");
+  write_bytes(join_path(folder, data), "x");
   TESSERA_ASSERT_OK_AND_ASSIGN(FileDescriptor own, write_mark(folder, kId));
   EXPECT_THAT(names(), IsEmpty());
   const std::string mark = join_path(folder, mark_name(kId));
@@ -92,7 +85,7 @@ TEST_F(LeftoversTest, ALockedMarkIsOfALivingSaver) {
   while (std::getline(file, line)) {
     absl::StrAppend(&text, line.substr(0, 3) == "pid" ? "pid 999999999" : line, "\n");
   }
-  write(mark, text);
+  write_bytes(mark, text);
   EXPECT_THAT(names(), IsEmpty());
   own.close();
   EXPECT_THAT(names(), ElementsAre(mark_name(kId), data));
@@ -115,9 +108,9 @@ TEST_F(LeftoversTest, ASaveThatBecomesCompleteStays) {
       info.time = absl::UnixEpoch();
       info.num_clients = 1;
       info.files.push_back({data_file_name(0, info.save_id), 1, {0}});
-      write(join_path(folder, info.files[0].name), "x");
+      write_bytes(join_path(folder, info.files[0].name), "x");
       const std::string partial = join_path(folder, partial_manifest_name(info.save_id));
-      write(partial, format_manifest(info));
+      write_bytes(partial, format_manifest(info));
       rename(partial.c_str(), join_path(folder, kManifestName).c_str());
       remove_mark(folder, info.save_id);
     }

@@ -19,8 +19,8 @@
 #include "mesh/mesh.h"
 #include "tests/checkpoint/reader.h"
 #include "tests/checkpoint/saved_values.h"
-#include "tests/checkpoint/test_folder.h"
 #include "tests/support/clients.h"
+#include "tests/support/folder.h"
 #include "tests/support/forked.h"
 #include "tests/support/gate.h"
 #include "tests/support/matchers.h"
@@ -50,7 +50,7 @@ void run_two_jobs(const std::function<Status(Client& client, int job)>& body) {
 // The saver overwrites once for each time that the reader asks, while the reader reads again and
 // again: no read meets two overwrites.
 TEST(ConcurrentTest, AReaderDuringSavesFindsOldOrNewValues) {
-  const TestFolder root;
+  const Folder root;
   const std::string path = step_path(root.path(), 100);
   Gate first_is_there;
   Gate next_is_wanted;
@@ -114,7 +114,7 @@ void save_in_two_jobs(const std::string& root, bool overwrite, Codes& codes) {
 }
 
 TEST(ConcurrentTest, OneOfTwoSaversWins) {
-  const TestFolder root;
+  const Folder root;
   Shared<Codes> codes;
   save_in_two_jobs(root.path(), false, *codes);
   Complete expected;
@@ -128,7 +128,7 @@ TEST(ConcurrentTest, OneOfTwoSaversWins) {
 }
 
 TEST(ConcurrentTest, TwoOverwritesLeaveOneOfThemWhole) {
-  const TestFolder root;
+  const Folder root;
   Shared<Codes> codes;
   save_in_two_jobs(root.path(), true, *codes);
   TESSERA_ASSERT_OK_AND_ASSIGN(const Complete found, read_root(root.path()));

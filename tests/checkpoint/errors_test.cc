@@ -29,7 +29,7 @@
 #include "gtest/gtest.h"
 #include "tests/checkpoint/reader.h"
 #include "tests/checkpoint/saver_run.h"
-#include "tests/checkpoint/test_folder.h"
+#include "tests/support/folder.h"
 #include "tests/support/matchers.h"
 #include "tests/support/seed.h"
 
@@ -128,7 +128,7 @@ void sweep(SaverJob job, const std::string& folder, const Reset& reset, const Ch
 
 bool is_removal(const Call& call) { return call.name == "unlink" || call.name == "rmdir"; }
 
-void expect_nothing_partial(const TestFolder& folder, const Call& call) {
+void expect_nothing_partial(const Folder& folder, const Call& call) {
   if (is_removal(call)) return;
   EXPECT_THAT(folder.files(), Not(Contains(AnyOf(HasSubstr("partial"), HasSubstr(".writing")))));
 }
@@ -144,12 +144,12 @@ class SaveErrorsTest : public ::testing::TestWithParam<Job> {};
 
 TEST_P(SaveErrorsTest, EachCallFails) {
   const bool is_overwrite = std::string(GetParam().verb) == "overwrite";
-  const TestFolder prepared;
+  const Folder prepared;
   ASSERT_EQ(run_saver({.verb = "save", .path = prepared.path(), .step = 100, .base = 100},
                       prepared.path())
                 .exit_code,
             0);
-  TestFolder root;
+  Folder root;
   const SaverJob job = {.verb = GetParam().verb,
                         .path = root.path(),
                         .step = is_overwrite ? 100 : 200,
@@ -185,13 +185,13 @@ INSTANTIATE_TEST_SUITE_P(Jobs, SaveErrorsTest,
 class FileErrorsTest : public ::testing::TestWithParam<Job> {};
 
 TEST_P(FileErrorsTest, EachCallFails) {
-  const TestFolder prepared;
+  const Folder prepared;
   const std::string verb = GetParam().verb;
   const std::string name = verb == "write_npy" ? "/x.npy" : "/x.safetensors";
   ASSERT_EQ(run_saver({.verb = verb, .path = prepared.path() + name, .base = 100}, prepared.path())
                 .exit_code,
             0);
-  TestFolder folder;
+  Folder folder;
   const std::string path = folder.path() + name;
   sweep(
       {.verb = verb, .path = path, .base = 101, .num_clients = GetParam().num_clients},

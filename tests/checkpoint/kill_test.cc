@@ -36,8 +36,8 @@
 #include "gtest/gtest.h"
 #include "tests/checkpoint/reader.h"
 #include "tests/checkpoint/saver_run.h"
-#include "tests/checkpoint/test_folder.h"
 #include "tests/support/clients.h"
+#include "tests/support/folder.h"
 #include "tests/support/matchers.h"
 #include "tests/support/seed.h"
 
@@ -57,7 +57,7 @@ const Complete kBoth = {{100, 100}, {200, 200}};
 const States kOfSave = {kBefore, kBoth};
 const States kOfOverwrite = {kBefore, {{100, 101}}};
 
-bool has_file(const TestFolder& folder, const std::string& pattern) {
+bool has_file(const Folder& folder, const std::string& pattern) {
   const std::regex regex(pattern);
   for (const std::string& path : folder.files()) {
     if (std::regex_search(path, regex)) return true;
@@ -68,7 +68,7 @@ bool has_file(const TestFolder& folder, const std::string& pattern) {
 class KillTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    prepared_ = new TestFolder;
+    prepared_ = new Folder;
     const SaverRun run = run_saver(
         {.verb = "save", .path = prepared_->path(), .step = 100, .base = 100, .num_clients = 4},
         prepared_->path());
@@ -90,10 +90,10 @@ class KillTest : public ::testing::Test {
     EXPECT_THAT(clean_root(root_.path(), *found), IsOk());
   }
 
-  TestFolder root_;
-  static TestFolder* prepared_;
+  Folder root_;
+  static Folder* prepared_;
 };
-TestFolder* KillTest::prepared_ = nullptr;
+Folder* KillTest::prepared_ = nullptr;
 
 // Kills at points of the calls of an undisturbed run: before call 0, after call 0, before call 1,
 // ... `reset` makes the folder as it was, `start(fault)` runs the program, `check(run)` judges the
@@ -171,11 +171,11 @@ class FileTest : public ::testing::TestWithParam<const char*> {};
 TEST_P(FileTest, IsTheOldOneOrTheNewOne) {
   const std::string verb = GetParam();
   const std::string name = verb == "write_npy" ? "/x.npy" : "/x.safetensors";
-  const TestFolder prepared;
+  const Folder prepared;
   ASSERT_EQ(run_saver({.verb = verb, .path = prepared.path() + name, .base = 100}, prepared.path())
                 .exit_code,
             0);
-  TestFolder folder;
+  Folder folder;
   for (const int num_clients : {1, 2}) {
     const std::string path = folder.path() + name;
     sweep_saver(
@@ -374,7 +374,7 @@ TEST_F(KillTest, InOpenNothingCompleteIsLost) {
   ASSERT_TRUE(
       run_saver({.verb = "save", .path = root_.path(), .num_clients = 2}, root_.path(), in_the_data)
           .was_killed);
-  TestFolder left;
+  Folder left;
   left.copy(root_);
   sweep_saver(
       {.verb = "open", .path = root_.path()}, root_.path(), [&] { root_.copy(left); },
@@ -382,7 +382,7 @@ TEST_F(KillTest, InOpenNothingCompleteIsLost) {
 }
 
 TEST_F(KillTest, InConvertTheTargetIsWholeOrMissing) {
-  TestFolder target;
+  Folder target;
   const std::string file = target.path() + "/model.safetensors";
   const std::vector<std::string> before = root_.files();
   sweep([&] { target.clear(); },

@@ -28,9 +28,9 @@
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
-#include "tests/checkpoint/folder.h"
 #include "tests/support/clients.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/folder.h"
 #include "tests/support/matchers.h"
 #include "tests/support/tensors.h"
 

@@ -29,9 +29,9 @@
 #include "ops/pointwise.h"
 #include "ops/random.h"
 #include "ops/variable.h"
-#include "tests/checkpoint/folder.h"
 #include "tests/support/clients.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/folder.h"
 #include "tests/support/matchers.h"
 #include "tests/support/tensors.h"
 

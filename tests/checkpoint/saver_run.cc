@@ -21,7 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "job/testing/launcher_run.h"
-#include "tests/checkpoint/test_folder.h"
+#include "tests/support/folder.h"
 
 namespace tessera::testing {
 namespace {
@@ -87,7 +87,7 @@ LauncherRun start(const std::vector<std::string>& command, const std::string& fo
 
 SaverRun run(const std::vector<std::string>& command, const std::string& folder,
              const std::string& plan) {
-  const TestFolder logs;
+  const Folder logs;
   const std::string log = logs.path() + "/log";
   // Clients whose parent was killed become children of the test, which waits for their ends.
   prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -19,7 +19,7 @@
 #include "servers/partitioner.h"
 #include "servers/remote_variable.h"
 #include "servers/testing/test_cluster.h"
-#include "tests/checkpoint/folder.h"
+#include "tests/support/folder.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::testing {

@@ -18,7 +18,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/checkpoint/saver_run.h"
-#include "tests/checkpoint/test_folder.h"
+#include "tests/support/folder.h"
 
 namespace tessera::testing {
 namespace {
@@ -98,7 +98,7 @@ class SyncOrderTest : public ::testing::Test {
     run({.verb = "save", .path = root_.path(), .step = 100, .base = 100, .num_clients = 2});
   }
 
-  TestFolder root_;
+  Folder root_;
 };
 
 constexpr char kStep100[] = "step-0000000100";

@@ -18,6 +18,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/folder.h"
 #include "tests/support/matchers.h"
 #include "tools/ckpt_tool/made_files.h"
 
@@ -25,6 +26,9 @@ namespace tessera::ckpt_tool {
 namespace {
 
 using ::tessera::testing::IsOk;
+using ::tessera::testing::names_of;
+using ::tessera::testing::read_bytes;
+using ::tessera::testing::write_bytes;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -73,22 +77,22 @@ void write_run(const std::string& root) {
                    {.step = 200, .save_id = "5d0f6a7b8c9d0e1f", .metadata = {{"lr", "0.001"}}},
                    tensors);
   make_folder(root + "/step-0000000300");
-  write_whole_file(root + "/step-0000000300/data-00000-0a1b2c3d4e5f6071.safetensors.partial",
-                   std::string(4096, 'x'));
+  write_bytes(root + "/step-0000000300/data-00000-0a1b2c3d4e5f6071.safetensors.partial",
+              std::string(4096, 'x'));
 }
 
 class CommandsTest : public ::testing::Test {
  protected:
   CommandsTest() { write_run(at("run")); }
 
-  std::string at(absl::string_view name) const { return absl::StrCat(folder_, "/", name); }
+  std::string at(absl::string_view name) const { return folder_ / name; }
   void damage(const std::string& path, size_t place) const {
-    std::string bytes = read_whole_file(path);
+    std::string bytes = read_bytes(path);
     bytes[place] = static_cast<char>(bytes[place] ^ 4);
-    write_whole_file(path, bytes);
+    write_bytes(path, bytes);
   }
 
-  const std::string folder_ = new_test_folder();
+  const tessera::testing::Folder folder_;
   const std::string step_100_ = at("run/step-0000000100");
   const std::string step_200_ = at("run/step-0000000200");
   const std::string step_300_ = at("run/step-0000000300");
@@ -234,7 +238,7 @@ TEST_F(CommandsTest, CleanAsksFirst) {
   const Result removed = run({"clean", at("run")}, "y\n");
   EXPECT_EQ(removed.code, 0);
   EXPECT_THAT(removed.output, HasSubstr("removed " + step_300_ + "\n"));
-  EXPECT_THAT(names_of_folder(at("run")), ElementsAre("step-0000000100", "step-0000000200"));
+  EXPECT_THAT(names_of(at("run")), ElementsAre("step-0000000100", "step-0000000200"));
   const Result nothing = run({"clean", at("run")});
   EXPECT_EQ(nothing.code, 0);
   EXPECT_EQ(nothing.output, "nothing to remove\n");
@@ -245,32 +249,32 @@ TEST_F(CommandsTest, CleanRemovesWhatDeadSaversLeftAndNothingElse) {
   // An overwrite of 100 that ended, a save of 400 by this process, an empty folder of 500, a
   // damaged manifest, a folder of files of the user, and a link.
   const std::string stray = step_100_ + "/data-00000-ffffffffffffffff.safetensors";
-  write_whole_file(stray, "old");
+  write_bytes(stray, "old");
   make_folder(at("run/step-0000000400"));
-  write_whole_file(at("run/step-0000000400/data-00000-1111111111111111.safetensors.partial"), "x");
+  write_bytes(at("run/step-0000000400/data-00000-1111111111111111.safetensors.partial"), "x");
   ASSERT_THAT(checkpoint::internal::write_mark(at("run/step-0000000400"), "1111111111111111"),
               IsOk());
   make_folder(at("run/step-0000000500"));
   damage(step_200_ + "/manifest.json", 100);
-  write_whole_file(step_200_ + "/data-00000-ffffffffffffffff.safetensors", "old");
+  write_bytes(step_200_ + "/data-00000-ffffffffffffffff.safetensors", "old");
   make_folder(at("run/plain"));
   write_safetensors_file(at("run/plain/m.safetensors"), {{"w", DType::kInt8, {1}}});
   make_folder(at("run/nothing"));
   make_folder(at("elsewhere"));
-  write_whole_file(at("elsewhere/data-00000-2222222222222222.safetensors.partial"), "x");
+  write_bytes(at("elsewhere/data-00000-2222222222222222.safetensors.partial"), "x");
   ASSERT_EQ(symlink("../elsewhere", at("run/link").c_str()), 0);
-  write_whole_file(step_300_ + "/notes.txt", "mine");
+  write_bytes(step_300_ + "/notes.txt", "mine");
 
   const Result result = run_json({"clean", at("run"), "--yes"});
   EXPECT_EQ(result.code, 0) << result.errors;
   EXPECT_FALSE(exists(stray));
-  EXPECT_THAT(names_of_folder(at("run")),
+  EXPECT_THAT(names_of(at("run")),
               ElementsAre("link", "nothing", "plain", "step-0000000100", "step-0000000200",
                           "step-0000000300", "step-0000000400"));
-  EXPECT_THAT(names_of_folder(step_200_), ::testing::SizeIs(4));
-  EXPECT_THAT(names_of_folder(step_300_), ElementsAre("notes.txt"));
-  EXPECT_THAT(names_of_folder(at("run/step-0000000400")), ::testing::SizeIs(2));
-  EXPECT_THAT(names_of_folder(at("elsewhere")), ::testing::SizeIs(1));
+  EXPECT_THAT(names_of(step_200_), ::testing::SizeIs(4));
+  EXPECT_THAT(names_of(step_300_), ElementsAre("notes.txt"));
+  EXPECT_THAT(names_of(at("run/step-0000000400")), ::testing::SizeIs(2));
+  EXPECT_THAT(names_of(at("elsewhere")), ::testing::SizeIs(1));
   EXPECT_EQ(run({"verify", step_100_}).code, 0);
 }
 
@@ -302,10 +306,10 @@ TEST_F(CommandsTest, OutputThatCannotBeWrittenIsAnError) {
 
 // Blocks "$ tessera_ckpt ..." of the page, in the order of the page.
 TEST_F(CommandsTest, ThePageShowsWhatIsPrinted) {
-  const std::string page = read_whole_file(kPage);
+  const std::string page = read_bytes(kPage);
   char folder[4096];
   ASSERT_NE(getcwd(folder, sizeof(folder)), nullptr);
-  ASSERT_EQ(chdir(folder_.c_str()), 0);
+  ASSERT_EQ(chdir(folder_.path().c_str()), 0);
   int checked = 0;
   for (const absl::string_view block : absl::StrSplit(page, "```\n")) {
     if (block.substr(0, 15) != "$ tessera_ckpt ") continue;

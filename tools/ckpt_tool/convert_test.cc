@@ -25,6 +25,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/folder.h"
 #include "tests/support/matchers.h"
 #include "tools/ckpt_tool/made_files.h"
 
@@ -32,7 +33,10 @@ namespace tessera::ckpt_tool {
 namespace {
 
 using ::tessera::testing::IsOk;
+using ::tessera::testing::names_of;
+using ::tessera::testing::read_bytes;
 using ::tessera::testing::StatusIs;
+using ::tessera::testing::write_bytes;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -59,9 +63,9 @@ std::vector<MadeTensor> cut_tensors() {
 
 class ConvertTest : public ::testing::Test {
  protected:
-  std::string at(absl::string_view name) const { return absl::StrCat(folder_, "/", name); }
+  std::string at(absl::string_view name) const { return folder_ / name; }
 
-  const std::string folder_ = new_test_folder();
+  const tessera::testing::Folder folder_;
 };
 
 TEST_F(ConvertTest, CheckpointToSafetensorsToTesseraToNpy) {
@@ -86,7 +90,7 @@ TEST_F(ConvertTest, CheckpointToSafetensorsToTesseraToNpy) {
     EXPECT_EQ(tensor.pieces.size(), num_elements(tensor.shape) > 0 ? 1u : 0u) << tensor.name;
   }
   EXPECT_THAT(
-      names_of_folder(at("back")),
+      names_of(at("back")),
       ElementsAre(checkpoint::internal::data_file_name(0, back.info->save_id), "manifest.json"));
 
   for (const char* const name : {"a", "b", "flags", "scalar", "empty"}) {
@@ -98,7 +102,7 @@ TEST_F(ConvertTest, CheckpointToSafetensorsToTesseraToNpy) {
     ASSERT_EQ(made.count(found.begin()->first), 1u) << found.begin()->first;
     EXPECT_EQ(found.begin()->second, made.at(found.begin()->first)) << name;
   }
-  EXPECT_THAT(names_of_folder(folder_),
+  EXPECT_THAT(names_of(folder_.path()),
               ElementsAre("a.npy", "b.npy", "back", "empty.npy", "flags.npy", "m.safetensors",
                           "run", "scalar.npy"));
 }
@@ -168,14 +172,14 @@ TEST_F(ConvertTest, FortranOrderAndBigEndianBecomePlain) {
       fortran[static_cast<size_t>(place)] = static_cast<int32_t>(i);
       plain[static_cast<size_t>(i)] = static_cast<int32_t>(i);
     }
-    write_whole_file(at("f.npy"), npy_bytes(shape, true, false, fortran));
-    write_whole_file(at("fb.npy"), npy_bytes(shape, true, true, fortran));
-    write_whole_file(at("b.npy"), npy_bytes(shape, false, true, plain));
+    write_bytes(at("f.npy"), npy_bytes(shape, true, false, fortran));
+    write_bytes(at("fb.npy"), npy_bytes(shape, true, true, fortran));
+    write_bytes(at("b.npy"), npy_bytes(shape, false, true, plain));
     for (const char* const from : {"f.npy", "fb.npy", "b.npy"}) {
       for (const int64_t buffer : {8, 16, 36, 1 << 20}) {
         ASSERT_THAT(convert(at(from), at("out.npy"), {.to = Format::kNpy, .buffer_bytes = buffer}),
                     IsOk());
-        EXPECT_EQ(read_whole_file(at("out.npy")), npy_bytes(shape, false, false, plain))
+        EXPECT_EQ(read_bytes(at("out.npy")), npy_bytes(shape, false, false, plain))
             << from << " " << shape_to_string(shape) << " " << buffer;
         unlink(at("out.npy").c_str());
       }
@@ -184,10 +188,10 @@ TEST_F(ConvertTest, FortranOrderAndBigEndianBecomePlain) {
 }
 
 TEST_F(ConvertTest, BoolBytesBecomeZeroOrOne) {
-  write_whole_file(at("b.npy"), files::format_npy_header(DType::kBool, {4}) + "\x02\x01\xff" +
-                                    std::string(1, '\0'));
+  write_bytes(at("b.npy"),
+              files::format_npy_header(DType::kBool, {4}) + "\x02\x01\xff" + std::string(1, '\0'));
   ASSERT_THAT(convert(at("b.npy"), at("out.npy"), {.to = Format::kNpy}), IsOk());
-  const std::string bytes = read_whole_file(at("out.npy"));
+  const std::string bytes = read_bytes(at("out.npy"));
   EXPECT_EQ(bytes.substr(bytes.size() - 4), std::string("\1\1\1\0", 4));
 }
 
@@ -207,12 +211,12 @@ TEST_F(ConvertTest, LargeModelsAreCutAsTransformersDoes) {
       "model-00001-of-00005.safetensors", "model-00002-of-00005.safetensors",
       "model-00003-of-00005.safetensors", "model-00004-of-00005.safetensors",
       "model-00005-of-00005.safetensors", "model.safetensors.index.json"};
-  EXPECT_EQ(names_of_folder(at("out")), names);
+  EXPECT_EQ(names_of(at("out")), names);
   for (int i = 0; i < 5; ++i) {
-    const auto bytes = static_cast<int64_t>(read_whole_file(at("out/" + names[i])).size());
+    const auto bytes = static_cast<int64_t>(read_bytes(at("out/" + names[i])).size());
     EXPECT_TRUE(i == 2 ? bytes > 36'000 : bytes <= kMost) << names[i] << " " << bytes;
   }
-  const std::string text = read_whole_file(at("out/model.safetensors.index.json"));
+  const std::string text = read_bytes(at("out/model.safetensors.index.json"));
   EXPECT_THAT(text, HasSubstr("{\n  \"metadata\": {\n    \"total_size\": 60000\n  },\n"));
   TESSERA_ASSERT_OK_AND_ASSIGN(const files::JsonDocument index, files::JsonDocument::parse(text));
   TESSERA_ASSERT_OK_AND_ASSIGN(const files::JsonValue map, index.root().member("weight_map"));
@@ -224,12 +228,12 @@ TEST_F(ConvertTest, LargeModelsAreCutAsTransformersDoes) {
   ASSERT_THAT(convert(at("run"), at("one"),
                       {.to = Format::kSafetensors, .max_file_bytes = int64_t{1} << 40}),
               IsOk());
-  EXPECT_THAT(names_of_folder(at("one")), ElementsAre("model.safetensors"));
+  EXPECT_THAT(names_of(at("one")), ElementsAre("model.safetensors"));
   // A checkpoint is cut likewise.
   ASSERT_THAT(convert(at("run"), at("ckpt"), {.max_file_bytes = 16'000}), IsOk());
   EXPECT_EQ(tensors_at(at("ckpt")), tensors_of(tensors));
-  for (const std::string& name : names_of_folder(at("ckpt"))) {
-    const size_t bytes = read_whole_file(at("ckpt/" + name)).size();
+  for (const std::string& name : names_of(at("ckpt"))) {
+    const size_t bytes = read_bytes(at("ckpt/" + name)).size();
     EXPECT_TRUE(bytes <= 16'000 || (bytes > 36'000 && bytes < 41'000)) << name << " " << bytes;
   }
 }
@@ -241,10 +245,10 @@ TEST_F(ConvertTest, NameWithSlashes) {
                                            {"w", DType::kUint8, {3}}};
   write_safetensors_file(at("in/a.safetensors"), tensors);
   ASSERT_THAT(convert(at("in/a.safetensors"), at("in/out"), {.to = Format::kNpy}), IsOk());
-  EXPECT_THAT(names_of_folder(at("in/out")),
+  EXPECT_THAT(names_of(at("in/out")),
               ElementsAre("%2E.%2F..%2Fx.npy", "%2Fetc%2Fpasswd.npy", "w.npy"));
-  EXPECT_THAT(names_of_folder(at("in")), ElementsAre("a.safetensors", "out"));
-  EXPECT_THAT(names_of_folder(folder_), ElementsAre("in"));
+  EXPECT_THAT(names_of(at("in")), ElementsAre("a.safetensors", "out"));
+  EXPECT_THAT(names_of(folder_.path()), ElementsAre("in"));
 }
 
 TEST_F(ConvertTest, DtypesThatTesseraLacksCanBeLeftOut) {
@@ -253,7 +257,7 @@ TEST_F(ConvertTest, DtypesThatTesseraLacksCanBeLeftOut) {
                              R"("h":{"dtype":"U16","shape":[1],"data_offsets":[4,6]}})";
   std::string bytes(8, '\0');
   bytes[0] = static_cast<char>(header.size());
-  write_whole_file(at("a.safetensors"), bytes + header + "abcdef");
+  write_bytes(at("a.safetensors"), bytes + header + "abcdef");
   EXPECT_THAT(convert(at("a.safetensors"), at("b.safetensors"), {.to = Format::kSafetensors}),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("tensor \"h\" is u16")));
   EXPECT_THAT(convert(at("a.safetensors"), at("b.safetensors"),
@@ -274,9 +278,9 @@ TEST_F(ConvertTest, RefusalsWriteNothing) {
   write_checkpoint(at("run"), {}, cut_tensors());
   write_safetensors_file(at("odd.safetensors"), {{"a\nb", DType::kUint8, {1}}});
   write_safetensors_file(at("no_name.safetensors"), {{"", DType::kUint8, {1}}});
-  write_whole_file(at("there"), "x");
+  write_bytes(at("there"), "x");
   ASSERT_EQ(symlink("nowhere", at("link").c_str()), 0);
-  const std::vector<std::string> before = names_of_folder(folder_);
+  const std::vector<std::string> before = names_of(folder_.path());
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   constexpr auto kThere = absl::StatusCode::kAlreadyExists;
   constexpr auto kNone = absl::StatusCode::kNotFound;
@@ -320,23 +324,23 @@ TEST_F(ConvertTest, RefusalsWriteNothing) {
     for (const std::string& part : row.parts) {
       EXPECT_THAT(std::string(result.status().message()), HasSubstr(part)) << row.name;
     }
-    EXPECT_EQ(names_of_folder(folder_), before) << row.name;
+    EXPECT_EQ(names_of(folder_.path()), before) << row.name;
   }
-  EXPECT_EQ(read_whole_file(at("there")), "x");
+  EXPECT_EQ(read_bytes(at("there")), "x");
 }
 
 TEST_F(ConvertTest, DamageIsFoundAndLeavesNoTarget) {
   write_checkpoint(at("run"), {}, cut_tensors());
   const std::string name = at("run/data-00001-00112233445566aa.safetensors");
-  std::string bytes = read_whole_file(name);
+  std::string bytes = read_bytes(name);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
-  write_whole_file(name, bytes);
-  const std::vector<std::string> before = names_of_folder(folder_);
+  write_bytes(name, bytes);
+  const std::vector<std::string> before = names_of(folder_.path());
   for (const Format format : {Format::kTessera, Format::kSafetensors}) {
     EXPECT_THAT(convert(at("run"), at("out"), {.to = format}),
                 StatusIs(absl::StatusCode::kDataLoss,
                          AllOf(HasSubstr(name), HasSubstr("block 0"), HasSubstr("\"b\""))));
-    EXPECT_EQ(names_of_folder(folder_), before);
+    EXPECT_EQ(names_of(folder_.path()), before);
   }
   // What is whole can be saved.
   EXPECT_THAT(convert(at("run"), at("out"), {.tensor = "flags"}), IsOk());
@@ -393,7 +397,7 @@ TEST_F(ConvertTest, MemoryDoesNotDependOnTheSizeOfTensors) {
   const int64_t rows = 160 << 10;
   std::string header = files::format_npy_header(DType::kFloat32, {rows, 256});
   const auto begin = static_cast<int64_t>(header.size());
-  write_whole_file(at("large.npy"), header);
+  write_bytes(at("large.npy"), header);
   ASSERT_EQ(truncate(at("large.npy").c_str(), begin + rows * 1024), 0);
   const int64_t before = peak_bytes();
   ASSERT_THAT(convert(at("large.npy"), at("out.safetensors"), {.to = Format::kSafetensors}),
@@ -401,7 +405,7 @@ TEST_F(ConvertTest, MemoryDoesNotDependOnTheSizeOfTensors) {
   ASSERT_THAT(convert(at("out.safetensors"), at("out"), {}), IsOk());
   EXPECT_LT(peak_bytes() - before, int64_t{100} << 20);
   unlink(at("out.safetensors").c_str());
-  for (const std::string& name : names_of_folder(at("out"))) unlink(at("out/" + name).c_str());
+  for (const std::string& name : names_of(at("out"))) unlink(at("out/" + name).c_str());
 }
 
 }  // namespace

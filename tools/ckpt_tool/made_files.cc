@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/ckpt_tool/made_files.h"
 
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
-#include <ios>
-#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -24,6 +20,7 @@
 #include "files/safetensors.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/folder.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::ckpt_tool {
@@ -33,6 +30,8 @@ using checkpoint::Info;
 using checkpoint::internal::join_path;
 using files::SafetensorsEntry;
 using testing::IsOk;
+using testing::read_bytes;
+using testing::write_bytes;
 
 // Calls fn(place in the box, place in the shape) for each element of the box, in order.
 template <class Fn>
@@ -138,7 +137,7 @@ void write_checkpoint(const std::string& folder, const MadeCheckpoint& checkpoin
     const MadeFile file =
         make_file(parts[i], {{"format", "pt"}, {"tessera.save_id", info.save_id}}, 4096);
     const std::string name = checkpoint::internal::data_file_name(number, info.save_id);
-    write_whole_file(join_path(folder, name), file.bytes);
+    write_bytes(join_path(folder, name), file.bytes);
     info.files.push_back({name, static_cast<int64_t>(file.bytes.size()), checksums_of(file.bytes)});
     for (size_t k = 0; k < parts[i].size(); ++k) {
       const auto tensor = static_cast<size_t>(parts[i][k].first - tensors.data());
@@ -146,45 +145,22 @@ void write_checkpoint(const std::string& folder, const MadeCheckpoint& checkpoin
     }
   }
   EXPECT_THAT(checkpoint::internal::check_info(info), IsOk());
-  write_whole_file(join_path(folder, checkpoint::internal::kManifestName),
-                   checkpoint::internal::format_manifest(info));
+  write_bytes(join_path(folder, checkpoint::internal::kManifestName),
+              checkpoint::internal::format_manifest(info));
 }
 
 void write_safetensors_file(const std::string& path, const std::vector<MadeTensor>& tensors,
                             const std::map<std::string, std::string>& metadata) {
   std::vector<std::pair<const MadeTensor*, Box>> parts;
   for (const MadeTensor& tensor : tensors) parts.emplace_back(&tensor, whole_box(tensor.shape));
-  write_whole_file(path, make_file(parts, metadata, 8).bytes);
-}
-
-void write_whole_file(const std::string& path, absl::string_view bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  EXPECT_TRUE(file.good()) << path;
-}
-
-std::string read_whole_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file.good()) << path;
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  write_bytes(path, make_file(parts, metadata, 8).bytes);
 }
 
 void make_folder(const std::string& path) { EXPECT_EQ(mkdir(path.c_str(), 0777), 0) << path; }
 
-std::vector<std::string> names_of_folder(const std::string& path) {
-  return checkpoint::internal::names_in(path).value_or(std::vector<std::string>());
-}
-
 bool exists(const std::string& path) {
   struct stat found = {};
   return lstat(path.c_str(), &found) == 0;
-}
-
-std::string new_test_folder() {
-  std::string path = absl::StrCat(::testing::TempDir(), "/ckpt_tool_XXXXXX");
-  EXPECT_NE(mkdtemp(path.data()), nullptr) << path;
-  return path;
 }
 
 std::map<std::string, std::string> tensors_at(const std::string& path) {
@@ -198,7 +174,7 @@ std::map<std::string, std::string> tensors_at(const std::string& path) {
     const auto size = static_cast<size_t>(dtype_size(*dtype));
     std::string bytes(static_cast<size_t>(num_bytes(tensor.shape, *dtype)), '?');
     for (const checkpoint::Piece& piece : tensor.pieces) {
-      const std::string file = read_whole_file(source->path_of(piece.file));
+      const std::string file = read_bytes(source->path_of(piece.file));
       for_each_element(tensor.shape, piece.box, [&](int64_t i, int64_t place) {
         bytes.replace(static_cast<size_t>(place) * size, size, file,
                       static_cast<size_t>(piece.offset) + static_cast<size_t>(i) * size, size);

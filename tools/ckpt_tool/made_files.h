@@ -42,14 +42,8 @@ void write_checkpoint(const std::string& folder, const MadeCheckpoint& checkpoin
                       const std::vector<MadeTensor>& tensors);
 void write_safetensors_file(const std::string& path, const std::vector<MadeTensor>& tensors,
                             const std::map<std::string, std::string>& metadata = {});
-void write_whole_file(const std::string& path, absl::string_view bytes);
-std::string read_whole_file(const std::string& path);
 void make_folder(const std::string& path);
-// The names, sorted; none where there is no folder.
-std::vector<std::string> names_of_folder(const std::string& path);
 bool exists(const std::string& path);
-// A new folder in that of the test.
-std::string new_test_folder();
 
 // The bytes of each tensor that open_source() finds at the path, with "NAME dtype shape" as key.
 // The values are read element by element.
