@@ -3,12 +3,8 @@
 // Files that appear whole: names, contents and what is left after an error.
 #include "files/new_file.h"
 
-#include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +15,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/folder.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::files {
@@ -26,29 +23,22 @@ namespace {
 
 using absl::StatusCode;
 using tessera::testing::IsOk;
+using tessera::testing::read_bytes;
 using tessera::testing::StatusIs;
+using tessera::testing::write_bytes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class NewFileTest : public ::testing::Test {
  protected:
-  NewFileTest() : folder_(::testing::TempDir() + "/new_file_XXXXXX") {
-    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
-  }
-  ~NewFileTest() override { EXPECT_EQ(system(("rm -r " + folder_).c_str()), 0); }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string path(const std::string& name) const { return folder_ / name; }
   static bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
-  static std::string contents(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
   static absl::Span<const std::byte> bytes(const std::string& text) {
     return absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text.data()), text.size());
   }
 
-  std::string folder_;
+  const tessera::testing::Folder folder_;
 };
 
 TEST_F(NewFileTest, AppearsWhenItIsWhole) {
@@ -60,13 +50,13 @@ TEST_F(NewFileTest, AppearsWhenItIsWhole) {
   EXPECT_THAT(file.sync(), IsOk());
   EXPECT_FALSE(exists(path("x")));
   EXPECT_THAT(file.commit(NewFile::Replace::kNo), IsOk());
-  EXPECT_EQ(contents(path("x")), "abcdef");
+  EXPECT_EQ(read_bytes(path("x")), "abcdef");
   EXPECT_FALSE(exists(path("x.partial")));
-  EXPECT_THAT(sync_folder(folder_), IsOk());
+  EXPECT_THAT(sync_folder(folder_.path()), IsOk());
 }
 
 TEST_F(NewFileTest, KeepsWhatIsThere) {
-  std::ofstream(path("x")) << "old";
+  write_bytes(path("x"), "old");
   {
     TESSERA_ASSERT_OK_AND_ASSIGN(NewFile file, NewFile::create(path("x"), path("p"), 0));
     EXPECT_THAT(NewFile::create(path("x"), path("p"), 0),
@@ -74,13 +64,13 @@ TEST_F(NewFileTest, KeepsWhatIsThere) {
     EXPECT_THAT(file.write(0, bytes("new")), IsOk());
     EXPECT_THAT(file.commit(NewFile::Replace::kNo),
                 StatusIs(StatusCode::kAlreadyExists, HasSubstr(path("x"))));
-    EXPECT_EQ(contents(path("x")), "old");
+    EXPECT_EQ(read_bytes(path("x")), "old");
   }
   EXPECT_FALSE(exists(path("p")));
   TESSERA_ASSERT_OK_AND_ASSIGN(NewFile file, NewFile::create(path("x"), path("p"), 0));
   EXPECT_THAT(file.write(0, bytes("new")), IsOk());
   EXPECT_THAT(file.commit(NewFile::Replace::kYes), IsOk());
-  EXPECT_EQ(contents(path("x")), "new");
+  EXPECT_EQ(read_bytes(path("x")), "new");
 }
 
 TEST_F(NewFileTest, IsRemovedByItsOwnerAlone) {
@@ -113,7 +103,7 @@ TEST_F(NewFileTest, MakeFolders) {
   EXPECT_THAT(make_folders(path("a/b")),
               tessera::testing::IsOkAndHolds(ElementsAre(path("a"), path("a/b"))));
   EXPECT_THAT(make_folders(path("a/b")), tessera::testing::IsOkAndHolds(IsEmpty()));
-  std::ofstream(path("file")) << "x";
+  write_bytes(path("file"), "x");
   EXPECT_THAT(make_folders(path("file")), StatusIs(StatusCode::kInvalidArgument));
   EXPECT_THAT(make_folders(path("file/b")), StatusIs(StatusCode::kInvalidArgument));
   EXPECT_THAT(make_folders(path("c/d/")),

@@ -13,22 +13,26 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "files/fact_files.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/folder.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::files {
 namespace {
 
 using absl::StatusCode;
+using testing::Folder;
 using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::IsOkAndHolds;
 using testing::StatusIs;
+using testing::write_bytes;
 
 TEST(RandomAccessFileTest, ReadsAtOffsets) {
-  const std::string path = write_test_file("letters", "abcdef");
+  const Folder folder;
+  const std::string path = folder / "letters";
+  write_bytes(path, "abcdef");
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto file, RandomAccessFile::open(path));
   EXPECT_EQ(file->path(), path);
   EXPECT_EQ(file->size(), 6);
@@ -50,7 +54,9 @@ TEST(RandomAccessFileTest, ReadsAtOffsets) {
 }
 
 TEST(RandomAccessFileTest, AFileThatHasBecomeShorter) {
-  const std::string path = write_test_file("shrinks", "abcdef");
+  const Folder folder;
+  const std::string path = folder / "shrinks";
+  write_bytes(path, "abcdef");
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto file, RandomAccessFile::open(path));
   ASSERT_EQ(truncate(path.c_str(), 2), 0);
   EXPECT_THAT(file->read_front(4),
@@ -59,16 +65,13 @@ TEST(RandomAccessFileTest, AFileThatHasBecomeShorter) {
 }
 
 TEST(RandomAccessFileTest, PathsThatAreNoFiles) {
-  const std::string target = write_test_file("target", "abc");
-  const std::string pipe = absl::StrCat(target, "_pipe"), link = absl::StrCat(target, "_link");
-  const std::string loop = absl::StrCat(target, "_loop"), folder = absl::StrCat(target, "_folder");
-  (void)unlink(pipe.c_str());
-  (void)unlink(link.c_str());
-  (void)unlink(loop.c_str());
+  const Folder folder;
+  const std::string target = folder / "target", pipe = folder / "pipe";
+  const std::string link = folder / "link", loop = folder / "loop";
+  write_bytes(target, "abc");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);  // opened without a writer
   ASSERT_EQ(symlink(target.c_str(), link.c_str()), 0);
   ASSERT_EQ(symlink(loop.c_str(), loop.c_str()), 0);
-  ASSERT_TRUE(mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST);
   EXPECT_THAT(RandomAccessFile::open(link), IsOk());
   EXPECT_THAT(RandomAccessFile::open(target, Links::kRefuse), IsOk());
   struct Case {
@@ -79,9 +82,9 @@ TEST(RandomAccessFileTest, PathsThatAreNoFiles) {
     const char* message;
   };
   const Case cases[] = {
-      {"missing", absl::StrCat(target, "_missing"), Links::kFollow, StatusCode::kNotFound,
-       "cannot open file"},
-      {"folder", folder, Links::kFollow, StatusCode::kInvalidArgument, "is not a regular file"},
+      {"missing", folder / "missing", Links::kFollow, StatusCode::kNotFound, "cannot open file"},
+      {"folder", folder.path(), Links::kFollow, StatusCode::kInvalidArgument,
+       "is not a regular file"},
       {"pipe", pipe, Links::kFollow, StatusCode::kInvalidArgument, "is not a regular file"},
       {"device", "/dev/null", Links::kFollow, StatusCode::kInvalidArgument,
        "is not a regular file"},
