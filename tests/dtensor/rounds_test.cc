@@ -12,15 +12,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "dtensor/client.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "mesh/mesh.h"
 #include "tests/support/clients.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 #include "tests/support/job_forms.h"
 #include "tests/support/matchers.h"
+#include "tests/support/tensors.h"
 
 namespace tessera::testing {
 namespace {
@@ -90,31 +93,38 @@ TEST(RoundsLossTest, ALossEndsTheRoundOfAll) {
   const JobSpec spec = {.setting = Setting::kProcesses, .num_clients = 4};
   for (const int phase : {0, 1, 2}) {
     SCOPED_TRACE(phase);
-    Gate done;
+    Gate done, combining;
     const std::vector<Status> statuses = run_processes(spec, [&](Client& client) -> Status {
       Rounds& rounds = rounds_of(client);
+      TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=4}"));
       TESSERA_RETURN_IF_ERROR(rounds.agree_ok(client, "begin", absl::OkStatus()));
       const bool dies = client.client_id() == 2;
       if (dies && phase == 0) raise(SIGKILL);
       std::thread killer;
       if (dies && phase > 0) {
-        killer = std::thread([] {
-          // sleep: the client is in the round by then.
-          std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        killer = std::thread([&] {
+          if (phase == 2) {
+            combining.wait().IgnoreError();
+          } else {
+            // sleep: no event tells that a part of the value is sent.
+            std::this_thread::sleep_for(std::chrono::milliseconds(500));
+          }
           raise(SIGKILL);
         });
       }
       // In phase 1 client 0 does not ask for more than the first message, as client 1 is late; in
-      // phase 2 it is late with the result.
-      const auto pause = [] {
-        // sleep: until client 2 is dead.
-        std::this_thread::sleep_for(std::chrono::seconds(1));
-      };
-      if (phase == 1 && client.client_id() == 1) pause();
+      // phase 2 it is late with the result. Both wait at a barrier, which the loss ends.
+      const auto await_loss = [&] { return mesh.barrier("loss", absl::Seconds(60)); };
+      if (phase == 1 && client.client_id() == 1) {
+        TESSERA_REQUIRE(absl::IsUnavailable(await_loss()));
+      }
       const Rounds::Value result =
           rounds.agree(client, "test", value_of(0, phase == 1 ? kLong : 10),
                        [&](absl::Span<const std::string>) -> Rounds::Value {
-                         if (phase == 2) pause();
+                         if (phase == 2) {
+                           combining.open();
+                           TESSERA_REQUIRE(absl::IsUnavailable(await_loss()));
+                         }
                          return value_of(0, kLong);
                        });
       TESSERA_REQUIRE(rounds.is_broken());
