@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What counts as left by a dead saver. The rows of whole jobs are in tests/checkpoint.
+// Files that count as left by a dead saver. The rows of whole jobs are in tests/checkpoint.
 #include "checkpoint/leftovers.h"
 
 #include <fcntl.h>

@@ -158,7 +158,7 @@ TEST(ReadPlanTest, OnceWhereJoiningReadsTooMuch) {
   // Runs of 256 bytes: joined, 8 times the bytes.
   const Info joined = info_of("{x=2}", "[x, -]", {4096, 512});
   EXPECT_EQ(layout_read(joined, columns, Reads::kAuto), "[x, -]");
-  // Of one client as well: its devices want different bytes.
+  // On one client as well: its devices want different bytes.
   EXPECT_EQ(layout_read(joined, columns, Reads::kAuto, *Topology::uniform(8, 8)), "[x, -]");
   // Runs of 512 bytes: not joined.
   EXPECT_EQ(layout_read(info_of("{x=2}", "[x, -]", {4096, 1024}), columns, Reads::kAuto), "[-, x]");

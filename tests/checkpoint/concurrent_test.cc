@@ -91,7 +91,7 @@ TEST(ConcurrentTest, AReaderDuringSavesFindsOldOrNewValues) {
   });
 }
 
-// What save() returned to each job, by round.
+// The codes that save() returned to each job, by round.
 struct Codes {
   int of[2][kRounds];
 };

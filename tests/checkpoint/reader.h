@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a reader finds after a save that was killed, or that had an error.
+// The checkpoints that a reader finds after a save that was killed, or that had an error.
 //
 //   EXPECT_THAT(read_root(root), IsOkAndHolds(Complete{{100, 100}}));
 //   EXPECT_THAT(clean_root(root, {{100, 100}}), IsOk());
@@ -19,7 +19,7 @@ namespace tessera::testing {
 using Complete = std::map<int64_t, int64_t>;
 
 // The complete checkpoints of a root, in a job of one client. Each must restore with the values of
-// one save, those that its metadata names; verify() and read_info() must succeed, and latest() be
+// one save, which its metadata names; verify() and read_info() must succeed, and latest() be
 // the highest. A folder of a step must be listed as complete or as FailedPrecondition, and then
 // have no manifest for read_info(). Everything else is an error.
 StatusOr<Complete> read_root(const std::string& root);

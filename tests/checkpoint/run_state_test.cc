@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a run holds beside tensors, saved by 4 clients and restored by 2 on another mesh: parameters
-// with the state of their optimizer, random keys, positions in data sets. //tests/distribute has
-// variables of strategies, and servers_test those on parameter servers.
+// The state of a run beside tensors, saved by 4 clients and restored by 2 on another mesh:
+// parameters with the state of their optimizer, random keys, positions in data sets.
+// //tests/distribute has variables of strategies, and servers_test those on parameter servers.
 #include <cstddef>
 #include <cstdint>
 #include <map>

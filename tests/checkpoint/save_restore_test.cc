@@ -65,7 +65,7 @@ StatusOr<DTensor> restore_one(const Client& client, const std::string& path,
   return std::move(tensors[0]);
 }
 
-// Of a mesh of all 8 devices.
+// Rows on a mesh of all 8 devices.
 StatusOr<Layout> rows(const Client& client) {
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
   return Layout::parse(mesh, "[x, -]");

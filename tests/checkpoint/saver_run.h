@@ -64,7 +64,7 @@ inline std::ostream& operator<<(std::ostream& out, const Call& call) {
              << call.other << " " << call.fault;
 }
 
-// What a call of the saver returned in one client.
+// The result of a call of the saver in one client.
 struct Returned {
   Status status;
   absl::Duration took;

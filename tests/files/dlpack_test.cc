@@ -161,7 +161,7 @@ constexpr DTypeRow kDTypeRows[] = {
     {"dtype_f64", DType::kFloat64, {2, 64, 1}},
 };
 
-// What is given is taken: the same dtype and values.
+// A tensor is taken as it was given: with the same dtype and values.
 TEST_P(GiveTest, EachDType) {
   EXPECT_THAT(
       run([](Client& client) -> Status {
@@ -472,7 +472,7 @@ Status expect_deleted_once(const std::list<Array>& arrays) {
   return absl::OkStatus();
 }
 
-// What a row changes in a structure over the elements 0 to 31.
+// The change of a row in a structure over the elements 0 to 31.
 using Change = void (*)(DLManagedTensorVersioned& managed);
 
 struct TakeRow {

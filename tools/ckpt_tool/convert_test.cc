@@ -342,7 +342,7 @@ TEST_F(ConvertTest, DamageIsFoundAndLeavesNoTarget) {
                          AllOf(HasSubstr(name), HasSubstr("block 0"), HasSubstr("\"b\""))));
     EXPECT_EQ(names_of(folder_.path()), before);
   }
-  // What is whole can be saved.
+  // A tensor whose file is whole can be saved.
   EXPECT_THAT(convert(at("run"), at("out"), {.tensor = "flags"}), IsOk());
   ASSERT_EQ(unlink(name.c_str()), 0);
   EXPECT_THAT(convert(at("run"), at("other"), {.tensor = "b"}),
