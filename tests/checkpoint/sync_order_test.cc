@@ -138,11 +138,13 @@ TEST_F(SyncOrderTest, PowerCutBeforeReturnFindsTheOldFiles) {
       run({.verb = "overwrite", .path = root_.path(), .step = 100, .base = 101, .num_clients = 2});
   const int manifest = log.first("rename", absl::StrCat(kStep100, kManifest));
   ASSERT_GE(manifest, 0);
-  for (const int place : log.places("rename", absl::StrCat(kStep100, kData))) {
-    expect_durable_rename(log, place, kStep100, manifest);
-  }
+  const std::vector<int> data = log.places("rename", absl::StrCat(kStep100, kData));
+  EXPECT_EQ(data.size(), 2u) << log.to_string();
+  for (const int place : data) expect_durable_rename(log, place, kStep100, manifest);
   expect_durable_rename(log, manifest, kStep100, log.end());
-  for (const int place : log.places("unlink", absl::StrCat(kStep100, kData))) {
+  const std::vector<int> removed = log.places("unlink", absl::StrCat(kStep100, kData));
+  EXPECT_FALSE(removed.empty()) << log.to_string();
+  for (const int place : removed) {
     EXPECT_TRUE(log.is_between(manifest, "fsync", kStep100, place)) << log.at(place) << "\n"
                                                                     << log.to_string();
   }
