@@ -277,8 +277,8 @@ StatusOr<DType> dtype_of_safetensors(absl::string_view dtype) {
 }
 
 std::optional<int64_t> bits_of_safetensors(absl::string_view dtype) {
-  const FormatDType* const found = find_dtype(dtype);
-  return found == nullptr ? std::nullopt : std::optional<int64_t>(found->bits);
+  const StatusOr<FormatDType> found = find_dtype(dtype);
+  return found.ok() ? std::optional<int64_t>(found->bits) : std::nullopt;
 }
 
 absl::string_view safetensors_name(DType dtype) {

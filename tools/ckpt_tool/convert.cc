@@ -24,7 +24,6 @@
 #include "files/new_file.h"
 #include "files/random_access_file.h"
 #include "job/environment/file_descriptor.h"
-#include "job/environment/host.h"
 #include "tools/ckpt_tool/new_folder.h"
 #include "tools/ckpt_tool/tensor_reader.h"
 
@@ -159,7 +158,7 @@ Status write_folder(const Conversion& conversion, const Source& source, TensorRe
 StatusOr<Converted> convert(const std::string& from, const std::string& to,
                             const ConvertOptions& options) {
   TESSERA_ASSIGN_OR_RETURN(const Source source, checkpoint::internal::open_source(from));
-  const std::string save_id = random_token().substr(0, checkpoint::internal::kSaveIdDigits);
+  const std::string save_id = checkpoint::internal::new_save_id();
   const std::string target = without_end_slashes(to);
   TESSERA_ASSIGN_OR_RETURN(Conversion conversion,
                            plan_conversion(*source.info, options, target, save_id));
