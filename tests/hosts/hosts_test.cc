@@ -176,8 +176,9 @@ TEST(HostsTest, LinkCountsWhatPasses) {
   constexpr size_t kSize = 4 << 20;
   Gate listening;
   const auto receive = [&]() -> Status {
-    TESSERA_ASSIGN_OR_RETURN(const FileDescriptor listener, listen_at(0, listening));
+    // listen_at() lets the other host connect and send, so the count comes first.
     TESSERA_ASSIGN_OR_RETURN(const int64_t before, received_bytes());
+    TESSERA_ASSIGN_OR_RETURN(const FileDescriptor listener, listen_at(0, listening));
     const FileDescriptor peer(accept(listener.get(), nullptr, nullptr));
     TESSERA_RETURN_IF_ERROR(receive_all(peer.get(), kSize));
     TESSERA_ASSIGN_OR_RETURN(const int64_t after, received_bytes());
