@@ -25,7 +25,7 @@ namespace tessera {
 namespace {
 
 // The Work of a group that was moved from: it fails.
-class MovedFromWork final : public PendingWork {
+class MovedFromWork final : public internal::PendingWork {
  public:
   bool done() const override { return true; }
   Status wait_until(absl::Time) override {
@@ -34,7 +34,7 @@ class MovedFromWork final : public PendingWork {
   }
 };
 
-Work moved_from_work() { return Work(std::make_shared<MovedFromWork>()); }
+Work moved_from_work() { return internal::make_work(std::make_shared<MovedFromWork>()); }
 
 // That `count` elements at `memory` can be memory at all.
 Status check_memory(absl::string_view what, const std::byte* memory, bool has_buffer, int64_t count,

@@ -74,10 +74,6 @@ struct GroupAccess;
 
 class Group {
  public:
-  // Internal: Client::group() makes groups.
-  explicit Group(std::shared_ptr<const internal::GroupMember> member)
-      : member_(std::move(member)) {}
-
   // A group that was moved from has no members, and its operations fail with FailedPrecondition.
   int size() const { return static_cast<int>(device_ids().size()); }
   int position() const;
@@ -249,6 +245,8 @@ class Group {
 
  private:
   friend struct internal::GroupAccess;
+  explicit Group(std::shared_ptr<const internal::GroupMember> member)
+      : member_(std::move(member)) {}
 
   // The arguments of an operation that the functions above pass on.
   struct Call {

@@ -24,6 +24,7 @@
 #include "collectives/group_backend.h"
 #include "collectives/make_group.h"
 #include "collectives/op_kind.h"
+#include "collectives/pending_work.h"
 #include "collectives/work.h"
 #include "device/device_span.h"
 #include "gmock/gmock-matchers.h"
@@ -134,7 +135,7 @@ class LastRun final : public GroupBackend {
   Work start(Collective::Ptr c, Arguments a) override {
     collective = std::move(c);
     arguments = std::move(a);
-    return Work(nullptr);
+    return internal::make_work(nullptr);
   }
 
   std::vector<int> ids = {0, 1};

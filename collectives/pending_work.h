@@ -5,10 +5,14 @@
 #ifndef TESSERA_COLLECTIVES_PENDING_WORK_H_
 #define TESSERA_COLLECTIVES_PENDING_WORK_H_
 
+#include <memory>
+#include <utility>
+
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "collectives/work.h"
 
-namespace tessera {
+namespace tessera::internal {
 
 class PendingWork {
  public:
@@ -20,6 +24,9 @@ class PendingWork {
   virtual Status wait_until(absl::Time deadline) = 0;
 };
 
-}  // namespace tessera
+// The handle of the operation.
+inline Work make_work(std::shared_ptr<PendingWork> pending) { return Work(std::move(pending)); }
+
+}  // namespace tessera::internal
 
 #endif  // TESSERA_COLLECTIVES_PENDING_WORK_H_

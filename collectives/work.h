@@ -20,12 +20,14 @@
 
 namespace tessera {
 
-class PendingWork;  // Internal.
+class Work;
+namespace internal {
+class PendingWork;
+Work make_work(std::shared_ptr<PendingWork> pending);
+}  // namespace internal
 
 class Work {
  public:
-  explicit Work(std::shared_ptr<PendingWork> pending) : pending_(std::move(pending)) {}
-
   bool done() const;
   // Blocks until the operation is done; returns its status.
   Status await() const { return wait_until(absl::InfiniteFuture()); }
@@ -34,9 +36,11 @@ class Work {
   Status wait(absl::Duration timeout) const;
 
  private:
+  friend Work internal::make_work(std::shared_ptr<internal::PendingWork> pending);
+  explicit Work(std::shared_ptr<internal::PendingWork> pending) : pending_(std::move(pending)) {}
   Status wait_until(absl::Time deadline) const;
 
-  std::shared_ptr<PendingWork> pending_;  // null: moved from
+  std::shared_ptr<internal::PendingWork> pending_;  // null: moved from
 };
 
 }  // namespace tessera

@@ -19,7 +19,7 @@
 #include "collectives/host/op_record.h"
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/testing/host_job.h"
-#include "collectives/testing/group_access.h"
+#include "collectives/testing/start_operation.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "shm/activity.h"
@@ -91,8 +91,7 @@ void make_calls(const Group& group, MemberCalls& own, uint32_t seed) {
 Status meet_again(const Group& group) {
   while (true) {
     const Arguments arguments = {.detail = std::string("\"end\""), .detail_field = "name"};
-    const Status status =
-        internal::GroupAccess::start(group, CollectiveSpec(), {}, arguments).await();
+    const Status status = internal::start_operation(group, CollectiveSpec(), {}, arguments).await();
     if (status.ok() || absl::IsInternal(status)) return status;
   }
 }

@@ -31,7 +31,7 @@
 #include "collectives/group.h"
 #include "collectives/host/testing/held_up_reads.h"
 #include "collectives/host/testing/host_job.h"
-#include "collectives/testing/group_access.h"
+#include "collectives/testing/start_operation.h"
 #include "device/buffer.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -77,10 +77,10 @@ class FailedOperationsTest : public ::testing::Test {
   Work start(OpKind kind, int device, std::shared_ptr<const Buffer> in,
              std::shared_ptr<Buffer> out) {
     const int64_t in_count = in == nullptr ? 0 : kBytes;
-    return internal::GroupAccess::start(*groups_[device],
-                                        {.kind = kind, .op = ReduceOp::kMax, .count = kBytes},
-                                        {.in_count = in_count, .out_count = kBytes},
-                                        {.in_buffer = std::move(in), .out_buffer = std::move(out)});
+    return internal::start_operation(*groups_[device],
+                                     {.kind = kind, .op = ReduceOp::kMax, .count = kBytes},
+                                     {.in_count = in_count, .out_count = kBytes},
+                                     {.in_buffer = std::move(in), .out_buffer = std::move(out)});
   }
   // The address at which client 1 sees the whole pages of a buffer of client 0.
   std::byte* pages_seen_by_1(const Buffer& buffer, int64_t* num_bytes) {
@@ -284,8 +284,8 @@ TEST_F(FailedOperationsTest, LongNamesThatDifferAtTheEndAreShownToDiffer) {
   std::vector<Work> works;
   for (int c = 0; c < kClients; ++c) {
     const SharedText name = absl::StrCat("\"", std::string(300, 'a'), c == 2 ? "2" : "1", "\"");
-    works.push_back(internal::GroupAccess::start(*groups_[c], CollectiveSpec(), {},
-                                                 {.detail = name, .detail_field = "name"}));
+    works.push_back(internal::start_operation(*groups_[c], CollectiveSpec(), {},
+                                              {.detail = name, .detail_field = "name"}));
   }
   const Status told = works[0].await();
   EXPECT_THAT(told, StatusIs(StatusCode::kInvalidArgument,

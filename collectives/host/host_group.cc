@@ -14,7 +14,7 @@ namespace tessera::host {
 namespace {
 
 // A run that has ended before it began.
-class EndedRun final : public PendingWork {
+class EndedRun final : public internal::PendingWork {
  public:
   explicit EndedRun(Status status) : status_(std::move(status)) {}
   bool done() const override { return true; }
@@ -89,7 +89,7 @@ void HostGroup::complete_output(const Arguments& arguments, const Status& status
 
 Work HostGroup::failed(const Arguments& arguments, const Status& error) const {
   complete_output(arguments, error);
-  return Work(std::make_shared<EndedRun>(error));
+  return internal::make_work(std::make_shared<EndedRun>(error));
 }
 
 Work HostGroup::start_message(Collective::Ptr collective, Arguments arguments) {

@@ -31,7 +31,7 @@
 #include "collectives/host/host_backend.h"
 #include "collectives/host/testing/held_up_reads.h"
 #include "collectives/host/testing/host_job.h"
-#include "collectives/testing/group_access.h"
+#include "collectives/testing/start_operation.h"
 #include "device/buffer.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -76,10 +76,9 @@ class LateReadsTest : public ::testing::Test {
   Work broadcast(int device, std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
     const int64_t count = out->size_bytes();
     const int64_t in_count = in == nullptr ? 0 : in->size_bytes();
-    return internal::GroupAccess::start(*groups_[device],
-                                        {.kind = OpKind::kBroadcast, .count = count},
-                                        {.in_count = in_count, .out_count = count},
-                                        {.in_buffer = std::move(in), .out_buffer = std::move(out)});
+    return internal::start_operation(*groups_[device], {.kind = OpKind::kBroadcast, .count = count},
+                                     {.in_count = in_count, .out_count = count},
+                                     {.in_buffer = std::move(in), .out_buffer = std::move(out)});
   }
 
   // Lends the input of client 0 and delays client 1 at its first read of it. Calls `act`, which

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/format.h"
+#include "collectives/pending_work.h"
 
 namespace tessera::host {
 
@@ -81,12 +82,12 @@ Work MessageRuns::send(Collective::Ptr collective, Arguments&& arguments) {
   auto run = std::make_shared<SendRun>(*this, 0, std::move(collective), std::move(arguments));
   if (const Status status = expect_send(*run); !status.ok()) {
     run->complete(status);
-    return Work(std::move(run));
+    return internal::make_work(std::move(run));
   }
   run->executor_ref() = run;
   const auto task = [this, run] { return publish_or_queue(run); };
   stream(0).enqueue(run->label(), task, nullptr, Stream::Wake::kNow, [&] { number(*run); });
-  return Work(std::move(run));
+  return internal::make_work(std::move(run));
 }
 
 Status MessageRuns::expect_send(const SendRun& run) {
@@ -209,7 +210,7 @@ Work MessageRuns::receive(Collective::Ptr collective, Arguments&& arguments) {
     run->complete(run->labelled(queued));
     run->executor_ref() = nullptr;
   }
-  return Work(std::move(run));
+  return internal::make_work(std::move(run));
 }
 
 absl::Time MessageRuns::receive_ready_at(ReceiveRun& run) {

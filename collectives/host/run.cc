@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/wait_reports.h"
 #include "collectives/host/last_seen.h"
+#include "collectives/pending_work.h"
 
 namespace tessera::host {
 namespace {
@@ -59,7 +60,7 @@ Work Run::enqueue(std::shared_ptr<Run> run) {
   const Wake wake = run->arguments_.caller_waits ? Wake::kByCaller : Wake::kNow;
   run->executor_ref_ = run;
   run->group_->stream(run->member_).enqueue(*run, run->key_, wake);
-  return Work(std::move(run));
+  return internal::make_work(std::move(run));
 }
 
 Status Run::labelled(const Status& status) const {

@@ -84,7 +84,7 @@ class RunStage {
   std::atomic<bool> is_given_up_{false};
 };
 
-class Run : public PendingWork, public Stream::Runnable {
+class Run : public internal::PendingWork, public Stream::Runnable {
  public:
   using Clock = CallTime::Clock;
   Run(std::shared_ptr<HostGroup> group, int member, Collective::Ptr collective,

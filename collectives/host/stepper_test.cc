@@ -47,7 +47,7 @@
 #include "collectives/host/rendezvous.h"
 #include "collectives/host/verdicts.h"
 #include "collectives/make_group.h"
-#include "collectives/testing/group_access.h"
+#include "collectives/testing/start_operation.h"
 #include "device/buffer.h"
 #include "device/cpu/arena.h"
 #include "device/device.h"
@@ -772,10 +772,10 @@ class LendingSteps {
   }
   Status broadcast(int c, std::shared_ptr<const Buffer> in, std::shared_ptr<Buffer> out) {
     const int64_t in_count = in == nullptr ? 0 : kBytes;
-    return internal::GroupAccess::start(internal::make_group(clients_[c].group, c),
-                                        {.kind = OpKind::kBroadcast, .count = kBytes},
-                                        {.in_count = in_count, .out_count = kBytes},
-                                        {.in_buffer = std::move(in), .out_buffer = std::move(out)})
+    return internal::start_operation(internal::make_group(clients_[c].group, c),
+                                     {.kind = OpKind::kBroadcast, .count = kBytes},
+                                     {.in_count = in_count, .out_count = kBytes},
+                                     {.in_buffer = std::move(in), .out_buffer = std::move(out)})
         .await();
   }
   void lend() {

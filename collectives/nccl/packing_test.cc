@@ -13,7 +13,7 @@
 #include "collectives/collective.h"
 #include "collectives/cuda/testing/cuda_job.h"
 #include "collectives/nccl/fake/fake_nccl.h"
-#include "collectives/testing/group_access.h"
+#include "collectives/testing/start_operation.h"
 #include "device/buffer.h"
 #include "device/cuda/fake/fake_cuda.h"
 #include "gmock/gmock-matchers.h"
@@ -148,7 +148,7 @@ TEST_F(PackingTest, OneWithoutMemoryIsEveryonesError) {
     std::vector<Status> statuses;
     for (int d = 0; d < kMembers; ++d) {
       const OnGpus& m = members[d];
-      works.push_back(internal::GroupAccess::start(
+      works.push_back(internal::start_operation(
           *job_->raw_group(d, {0, 1, 2, 3}),
           {.kind = OpKind::kExchange, .dtype = DType::kFloat32, .boxes = &m.boxes},
           {m.in->data(), kPart * kSide, m.out->mutable_data(), kPart * kSide}));

@@ -11,6 +11,7 @@
 
 #include "absl/types/span.h"
 #include "collectives/host/last_seen.h"
+#include "collectives/pending_work.h"
 #include "collectives/span/boards.h"
 #include "collectives/span/letter_body.h"
 #include "collectives/span/postings.h"
@@ -117,7 +118,7 @@ Work SpanRuns::start_message_run(std::shared_ptr<SpanRun> run) {
   } else {
     start().IgnoreError();
   }
-  return Work(std::move(run));
+  return internal::make_work(std::move(run));
 }
 
 bool SpanRuns::is_for_here(const Letter& letter) const {

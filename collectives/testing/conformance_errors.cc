@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "collectives/testing/conformance.h"
 #include "collectives/testing/conformance_values.h"
-#include "collectives/testing/group_access.h"
+#include "collectives/testing/start_operation.h"
 
 namespace tessera::conformance {
 namespace {
@@ -60,7 +60,7 @@ using Out = absl::Span<float>;
 
 Work reduce_boxes(const Group& group, In in, Out out, const Box& box, std::vector<BoxPull> pulls) {
   const BoxExchange boxes = {box, box, std::move(pulls)};
-  return internal::GroupAccess::start(
+  return internal::start_operation(
       group, {.kind = OpKind::kReduceBoxes, .dtype = DType::kFloat32, .boxes = &boxes},
       {reinterpret_cast<const std::byte*>(in.data()), static_cast<int64_t>(in.size()),
        reinterpret_cast<std::byte*>(out.data()), static_cast<int64_t>(out.size())});
@@ -262,7 +262,7 @@ std::vector<BadCall> disagreements() {
       {"order_mismatch",
        2,
        [](const Member& m, In in, Out out) {
-         return internal::GroupAccess::start(
+         return internal::start_operation(
              m.group,
              {.kind = OpKind::kAllReduce,
               .dtype = DType::kFloat32,
@@ -459,11 +459,11 @@ Status mutual_wait(const Member& m) {
 }
 
 Work named_barrier(const Group& group, absl::string_view name, absl::Duration timeout) {
-  return internal::GroupAccess::start(group, CollectiveSpec(), {},
-                                      {.detail = absl::StrCat("\"", name, "\""),
-                                       .detail_field = "name",
-                                       .label = absl::StrCat("barrier \"", name, "\""),
-                                       .timeout = timeout});
+  return internal::start_operation(group, CollectiveSpec(), {},
+                                   {.detail = absl::StrCat("\"", name, "\""),
+                                    .detail_field = "name",
+                                    .label = absl::StrCat("barrier \"", name, "\""),
+                                    .timeout = timeout});
 }
 
 Status barrier_names_differ(const Member& m) {

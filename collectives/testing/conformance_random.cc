@@ -18,7 +18,7 @@
 #include "collectives/counts.h"
 #include "collectives/testing/conformance.h"
 #include "collectives/testing/conformance_values.h"
-#include "collectives/testing/group_access.h"
+#include "collectives/testing/start_operation.h"
 
 namespace tessera::conformance {
 namespace {
@@ -411,9 +411,9 @@ Work start_collective(const Group& group, const Started& s) {
   CollectiveSpec spec = spec_of(s);
   spec.boxes = &boxes;
   const int64_t size = s.op.element_bytes();
-  return internal::GroupAccess::start(group, spec,
-                                      {s.in_data, static_cast<int64_t>(s.input.size()) / size,
-                                       s.out_data, static_cast<int64_t>(s.output.size()) / size});
+  return internal::start_operation(group, spec,
+                                   {s.in_data, static_cast<int64_t>(s.input.size()) / size,
+                                    s.out_data, static_cast<int64_t>(s.output.size()) / size});
 }
 
 // One end of the message between two of the members that run the operation.

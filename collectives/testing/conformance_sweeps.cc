@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "collectives/testing/conformance.h"
 #include "collectives/testing/conformance_values.h"
-#include "collectives/testing/group_access.h"
+#include "collectives/testing/start_operation.h"
 
 namespace tessera::conformance {
 namespace {
@@ -231,7 +231,7 @@ Status check_reduce_boxes(const Member& m, const Shape& shape, const std::vector
   std::vector<BoxPull> held;
   for (int k = 0; k < n; ++k) held.push_back({k, whole, wanted[m.position]});
   const BoxExchange boxes = {whole, wanted[m.position], std::move(held)};
-  const Work work = internal::GroupAccess::start(
+  const Work work = internal::start_operation(
       m.group, {.kind = OpKind::kReduceBoxes, .dtype = DType::kInt64, .boxes = &boxes},
       {reinterpret_cast<const std::byte*>(in.in().data()), static_cast<int64_t>(in.size()),
        reinterpret_cast<std::byte*>(out.out().data()), static_cast<int64_t>(out.size())});

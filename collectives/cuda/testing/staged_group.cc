@@ -46,7 +46,7 @@ Status Stage::download(std::byte* to, const std::byte* from, int64_t num_bytes) 
   return absl::OkStatus();
 }
 
-class StagedGroup::StagedWork : public PendingWork {
+class StagedGroup::StagedWork : public internal::PendingWork {
  public:
   explicit StagedWork(std::shared_ptr<Stage> stage) : stage_(std::move(stage)) {}
 
@@ -110,13 +110,13 @@ Work StagedGroup::start(Collective::Ptr collective, Arguments arguments) {
   if (!staged.ok()) {
     const auto failed = std::make_shared<StagedWork>(stage_);
     failed->failed_ = staged.status();
-    return Work(failed);
+    return internal::make_work(failed);
   }
   (*staged)->work_ = group_->start(std::move(collective), std::move(arguments));
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(works_, [](const auto& old) { return old.use_count() == 1 && old->done(); });
   works_.push_back(*staged);
-  return Work(*std::move(staged));
+  return internal::make_work(*std::move(staged));
 }
 
 }  // namespace tessera::cuda
