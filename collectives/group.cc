@@ -24,17 +24,23 @@
 namespace tessera {
 namespace {
 
-// The Work of a group that was moved from: it fails.
-class MovedFromWork final : public internal::PendingWork {
+// The Work of an empty group: it fails.
+class EmptyGroupWork final : public internal::PendingWork {
  public:
+  explicit EmptyGroupWork(absl::string_view call) : call_(call) {}
   bool done() const override { return true; }
   Status wait_until(absl::Time) override {
-    return absl::FailedPreconditionError(
-        "the group was moved from; use the Group that it was moved to");
+    return absl::FailedPreconditionError(absl::StrCat(
+        "Group::", call_, "() of an empty Group; assign a group of Client::group() to it first"));
   }
+
+ private:
+  const absl::string_view call_;  // a literal
 };
 
-Work moved_from_work() { return internal::make_work(std::make_shared<MovedFromWork>()); }
+Work empty_group_work(absl::string_view call) {
+  return internal::make_work(std::make_shared<EmptyGroupWork>(call));
+}
 
 // That `count` elements at `memory` can be memory at all.
 Status check_memory(absl::string_view what, const std::byte* memory, bool has_buffer, int64_t count,
@@ -99,7 +105,7 @@ Status check_sizes(const Collective& collective, const internal::CallMemory& mem
 
 std::string Group::to_string() const {
   const absl::Span<const int> ids = device_ids();
-  if (ids.empty()) return "group that was moved from";
+  if (ids.empty()) return "empty group";
   std::string text = ids.size() == 1 ? "group of device " : "group of devices ";
   for (size_t first = 0; first < ids.size();) {
     size_t last = first;  // of a run of consecutive ids, which is worth a dash from three on
@@ -119,7 +125,7 @@ absl::Span<const int> Group::device_ids() const {
 }
 
 Work Group::start(const Call& call, const internal::CallMemory& memory) const {
-  if (member_ == nullptr) return moved_from_work();
+  if (member_ == nullptr) return empty_group_work(op_kind_name(call.kind));
   const int size = member_->size();
   const auto counts_or = [&](int64_t equal) {
     return call.counts.empty() ? Counts::equal(size, equal) : Counts::of(call.counts);
@@ -169,7 +175,7 @@ Work Group::start(const Call& call, const internal::CallMemory& memory) const {
 
 Work Group::start_exchange(const internal::CallMemory& memory, const Box& in_box,
                            const Box& out_box, absl::Span<const BoxPull> pulls) const {
-  if (member_ == nullptr) return moved_from_work();
+  if (member_ == nullptr) return empty_group_work("exchange");
   const BoxExchange boxes = {in_box, out_box, std::vector<BoxPull>(pulls.begin(), pulls.end())};
   return member_->start({.kind = OpKind::kExchange,
                          .dtype = memory.dtype,
@@ -179,7 +185,7 @@ Work Group::start_exchange(const internal::CallMemory& memory, const Box& in_box
 }
 
 Work Group::start_message(const internal::CallMemory& memory, int peer, bool sends) const {
-  if (member_ == nullptr) return moved_from_work();
+  if (member_ == nullptr) return empty_group_work(sends ? "send" : "recv");
   const int own = position();
   const MessageEnds ends = {.sender = sends ? own : peer, .receiver = sends ? peer : own};
   return member_->start({.num_members = 2, .position = sends ? 0 : 1},

@@ -9,10 +9,28 @@
 //
 // Memory is a vector, an array, a span or a DeviceSpan of Client::allocate(); {} is no memory
 // (memory.h). The element type follows from it. Each operation has a second form below the first,
-// which takes two spans and whose type can be named: all_reduce<float>(in, out, op) accepts
-// everything that converts to spans of float. The two forms make this header long.
+// which takes spans and whose type can be named: all_reduce<float>(in, out, op) accepts everything
+// that converts to spans of float. The forms make this header long.
 //
-// P = size(), r = position(), S = bytes of the count named. Invariants:
+// P = size(), r = position(), n = elements. Where an operation takes counts, part k has counts[k]
+// elements; without counts all parts are equal. Elements of the memory of member r:
+//
+//   operation        in                     out                        in place
+//   all_reduce       n                      n                          out == in
+//   reduce           n                      n, at the root             out == in
+//   broadcast        n, at the root         n                          out == in
+//   all_gather       part r                 all parts                  in is part r of out
+//   reduce_scatter   all parts              part r                     out is part r of in
+//   gather           part r                 all parts, at the root     in is part r of out
+//   scatter          all parts, at the root part r                     out is part r of in
+//   all_to_all       all parts that it sends, all parts that it gets   never
+//   exchange         in_box                 out_box                    never
+//
+// "At the root": the other members may pass any memory or none, and it is not touched. Where the
+// table says "in place", in and out may overlap in exactly this way; any other overlap is
+// InvalidArgument.
+//
+// Invariants:
 //   1. members call the same operations in the same order; where they do not, all of them get
 //      InvalidArgument naming the field and two clients, before a byte moves;
 //   2. terms are added in ascending position, for every element and on every run: results are
@@ -24,31 +42,33 @@
 //        lent inputs             where the other members only read a tensor of the member, or read
 //                                nothing, the operation ends for the member when its own part ends;
 //                                a loss or a deadline after that is an error of the others only
-//        deadlines in a queue    clients that give up an operation may get different texts if an
-//                                operation many calls before it is not over
+//        deadlines in a queue    members that give up an operation while earlier ones are not over
+//                                may get texts that differ
 //        a client far behind     gets "given up without this client" for the calls that the
 //                                others have given up, and then joins their present call; its
 //                                barrier joins theirs immediately
 //
 // Calls are asynchronous: they enqueue on the member's device and return. Memory must stay valid,
-// and have no other writer, until the Work is done. In and out may be exactly in place where a
-// function says so; any other overlap is InvalidArgument. Zero elements are legal, with null
-// pointers too.
+// and have no other writer, until the Work is done. Zero elements are legal, with null pointers
+// too.
 //
 // Functions may be called from any thread. A member's operations run on its device, in the order of
-// the calls. Two members of one client are two devices with independent orders; each may be driven
-// by its own thread. Threads that call the same member at the same time leave its order to chance,
-// which invariant 1 does not allow.
+// the calls. Two members of one client are two devices with independent orders: one thread may
+// start the operations of both, or each member may have a thread. Threads that call the same member
+// at the same time leave its order to chance, which invariant 1 does not allow.
 //
-// When the Work is done memory is the caller's again, with one exception. Where out is the memory
-// of a tensor (what from_function() and local_map() let a caller write), members of other clients
-// of the host write to it by themselves, in an all_reduce and at the root of a reduce. If that
-// fails with Unavailable or DeadlineExceeded after all had arrived, a member that was held up may
-// write to out later, as long as its process lives. Drop that tensor then, and use another one: no
-// later tensor gets its memory.
+// Late writes: the one case in which the Work is done, and out is not the caller's again.
+// - Which operations: an all_reduce, and a reduce at its root, whose out is a DeviceSpan or the
+//   memory of a tensor (what from_function() and local_map() let a caller write).
+// - When: after Unavailable or DeadlineExceeded. If all members had arrived, a member of another
+//   client of the host that was held up may write its part of out later, as long as its process
+//   lives.
+// - What to do: drop the DeviceSpan or the tensor, and use another one. No later tensor gets its
+//   memory. A vector or another array of the program is not written late.
 #ifndef TESSERA_COLLECTIVES_GROUP_H_
 #define TESSERA_COLLECTIVES_GROUP_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <ostream>
@@ -74,7 +94,11 @@ struct GroupAccess;
 
 class Group {
  public:
-  // A group that was moved from has no members, and its operations fail with FailedPrecondition.
+  // An empty group, as a group that was moved from is: without members; every operation fails with
+  // FailedPrecondition.
+  Group() = default;
+  bool valid() const { return member_ != nullptr; }
+
   int size() const { return static_cast<int>(device_ids().size()); }
   int position() const;
   absl::Span<const int> device_ids() const;
@@ -85,8 +109,8 @@ class Group {
     return out << group.to_string();
   }
 
-  // Each out = the reduction of all ins. Each member reads P chunks of S/P bytes, and writes S/P
-  // bytes to each output. In place: out == in. MPI_Allreduce, ncclAllReduce.
+  // Each out = the reduction of all ins. A member reduces one chunk of 1/P of the elements: it
+  // reads the chunk in every in, and writes it to every out. MPI_Allreduce, ncclAllReduce.
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work all_reduce(const In& in, Out&& out, ReduceOp op) const {
     const auto spans = internal::spans_of(in, out);
@@ -96,9 +120,18 @@ class Group {
   Work all_reduce(absl::Span<const T> in, absl::Span<T> out, ReduceOp op) const {
     return start({.kind = OpKind::kAllReduce, .op = op}, internal::memory_of<T>(in, out));
   }
+  // In place. MPI_IN_PLACE.
+  template <InOutMemory InOut>
+  Work all_reduce(InOut&& inout, ReduceOp op) const {
+    return all_reduce(internal::span_of(inout), op);
+  }
+  template <HasDType T>
+  Work all_reduce(absl::Span<T> inout, ReduceOp op) const {
+    return all_reduce<T>(inout, inout, op);
+  }
 
-  // The root's out = the reduction of all ins; other outs are not touched and may be empty.
-  // In place at the root. MPI_Reduce.
+  // The root's out = the reduction of all ins. A member reduces one chunk of 1/P of the elements:
+  // it reads the chunk in every in, and writes it to the root's out. MPI_Reduce.
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work reduce(const In& in, Out&& out, ReduceOp op, int root) const {
     const auto spans = internal::spans_of(in, out);
@@ -109,8 +142,17 @@ class Group {
     return start({.kind = OpKind::kReduce, .op = op, .root = root},
                  internal::memory_of<T>(in, out));
   }
+  // In place at the root; the other members' memory is only read.
+  template <InOutMemory InOut>
+  Work reduce(InOut&& inout, ReduceOp op, int root) const {
+    return reduce(internal::span_of(inout), op, root);
+  }
+  template <HasDType T>
+  Work reduce(absl::Span<T> inout, ReduceOp op, int root) const {
+    return reduce<T>(inout, inout, op, root);
+  }
 
-  // Each out = the root's in; other ins may be empty. In place at the root. A member reads S bytes.
+  // Each out = the root's in, of which each member reads all elements. MPI_Bcast, ncclBroadcast.
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work broadcast(const In& in, Out&& out, int root) const {
     const auto spans = internal::spans_of(in, out);
@@ -120,9 +162,17 @@ class Group {
   Work broadcast(absl::Span<const T> in, absl::Span<T> out, int root) const {
     return start({.kind = OpKind::kBroadcast, .root = root}, internal::memory_of<T>(in, out));
   }
+  // In place at the root; the other members' memory is only written.
+  template <InOutMemory InOut>
+  Work broadcast(InOut&& inout, int root) const {
+    return broadcast(internal::span_of(inout), root);
+  }
+  template <HasDType T>
+  Work broadcast(absl::Span<T> inout, int root) const {
+    return broadcast<T>(inout, inout, root);
+  }
 
-  // Each out = the ins one after another. Equal sizes, or counts[k] elements from member k.
-  // In place: in == out + the counts before r. MPI_Allgather(v).
+  // Each out = the ins one after another. A member reads all parts. MPI_Allgather(v).
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work all_gather(const In& in, Out&& out, absl::Span<const int64_t> counts = {}) const {
     const auto spans = internal::spans_of(in, out);
@@ -133,9 +183,20 @@ class Group {
                   absl::Span<const int64_t> counts = {}) const {
     return start({.kind = OpKind::kAllGather, .counts = counts}, internal::memory_of<T>(in, out));
   }
+  // In place, of equal parts: the member's own part of `inout` is its in.
+  template <InOutMemory InOut>
+  Work all_gather(InOut&& inout) const {
+    return all_gather(internal::span_of(inout));
+  }
+  template <HasDType T>
+  Work all_gather(absl::Span<T> inout) const {
+    const size_t part = valid() ? inout.size() / size() : 0;
+    return all_gather<T>(inout.subspan(part * position(), part), inout);
+  }
 
-  // Member k's out = part k of the reduction of all ins. Equal parts, or counts[k] elements for
-  // member k. In place: out == in + the counts before r. MPI_Reduce_scatter(_block).
+  // Member k's out = part k of the reduction of all ins. A member reads its own part of every in.
+  // In place the result is where NCCL has it, and not at the front, as MPI has it; so there is no
+  // form with one argument. MPI_Reduce_scatter(_block), ncclReduceScatter.
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work reduce_scatter(const In& in, Out&& out, ReduceOp op,
                       absl::Span<const int64_t> counts = {}) const {
@@ -149,7 +210,8 @@ class Group {
                  internal::memory_of<T>(in, out));
   }
 
-  // Member k's out = part r of each in, one after another: equal parts. MPI_Alltoall.
+  // Member k's out = part k of each in, one after another: equal parts. A member reads its own part
+  // of every in. MPI_Alltoall.
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work all_to_all(const In& in, Out&& out) const {
     const auto spans = internal::spans_of(in, out);
@@ -176,7 +238,7 @@ class Group {
                  internal::memory_of<T>(in, out));
   }
 
-  // The root's out = the ins one after another; other outs may be empty. In place at the root.
+  // The root's out = the ins one after another. The root reads all parts. MPI_Gather(v).
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work gather(const In& in, Out&& out, int root, absl::Span<const int64_t> counts = {}) const {
     const auto spans = internal::spans_of(in, out);
@@ -189,7 +251,7 @@ class Group {
                  internal::memory_of<T>(in, out));
   }
 
-  // Each out = its part of the root's in; other ins may be empty. In place at the root.
+  // Each out = its part of the root's in. MPI_Scatter(v).
   template <class In = internal::NoMemory, OutMemoryFor<In> Out = internal::NoMemory>
   Work scatter(const In& in, Out&& out, int root, absl::Span<const int64_t> counts = {}) const {
     const auto spans = internal::spans_of(in, out);
@@ -265,7 +327,7 @@ class Group {
   Work start_exchange(const internal::CallMemory& memory, const Box& in_box, const Box& out_box,
                       absl::Span<const BoxPull> pulls) const;
 
-  std::shared_ptr<const internal::GroupMember> member_;  // null: moved from
+  std::shared_ptr<const internal::GroupMember> member_;  // null: empty
 };
 
 }  // namespace tessera

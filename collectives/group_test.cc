@@ -113,6 +113,19 @@ static_assert(kIsRefused<std::vector<bool>&, std::vector<bool>&>);
 static_assert(kIsRefused<std::string&, std::string&> && kIsRefused<float, float>);
 static_assert(kIsRefused<std::vector<float*>&, std::vector<float*>&>);
 
+template <class InOut>
+concept CanReduceInPlace = requires(const Group& group, InOut inout) {
+  group.all_reduce(std::forward<InOut>(inout), kSum);
+  group.reduce(std::forward<InOut>(inout), kSum, 1);
+  group.broadcast(std::forward<InOut>(inout), 1);
+  group.all_gather(std::forward<InOut>(inout));
+};
+static_assert(CanReduceInPlace<Vector&> && CanReduceInPlace<Array&> && CanReduceInPlace<CArray&>);
+static_assert(CanReduceInPlace<Span> && CanReduceInPlace<const Span&>);
+static_assert(CanReduceInPlace<OnDevice> && CanReduceInPlace<const OnDevice&>);
+static_assert(!CanReduceInPlace<const Vector&> && !CanReduceInPlace<Vector>);
+static_assert(!CanReduceInPlace<ConstSpan> && !CanReduceInPlace<std::vector<bool>&>);
+
 template <class In>
 concept CanSend = requires(const Group& group, In in) {
   group.send(std::forward<In>(in), 1);
@@ -213,6 +226,36 @@ TEST_F(GroupMemoryTest, EveryFunctionPassesItsMemory) {
   expect_call(OpKind::kSendRecv, nullptr, 0, out, 2);
 }
 
+TEST_F(GroupMemoryTest, OneArgumentIsInAndOut) {
+  const float* const in = in_.data();
+  group_.all_reduce(in_, kSum);
+  expect_call(OpKind::kAllReduce, in, 2, in, 2);
+  group_.all_reduce(absl::MakeSpan(in_), kSum);
+  expect_call(OpKind::kAllReduce, in, 2, in, 2);
+  group_.all_reduce<float>({in_.data(), 2}, kSum);
+  expect_call(OpKind::kAllReduce, in, 2, in, 2);
+  group_.reduce(in_, kSum, 0);
+  expect_call(OpKind::kReduce, in, 2, in, 2);
+  group_.broadcast(DeviceSpan<float>(absl::MakeSpan(in_), nullptr), 0);
+  expect_call(OpKind::kBroadcast, in, 2, in, 2);
+  group_.all_gather(in_);
+  expect_call(OpKind::kAllGather, in + 1, 1, in, 2);
+  group_.all_gather<float>(absl::MakeSpan(in_));
+  expect_call(OpKind::kAllGather, in + 1, 1, in, 2);
+  group_.all_reduce<float>({}, kSum);
+  expect_call(OpKind::kAllReduce, nullptr, 0, nullptr, 0);
+  group_.all_gather<float>({});
+  expect_call(OpKind::kAllGather, nullptr, 0, nullptr, 0);
+}
+
+TEST_F(GroupMemoryTest, AllGatherInPlaceNeedsEqualParts) {
+  Vector three = {1, 2, 3};
+  group_.all_gather(three);
+  EXPECT_THAT(backend_->collective->error(),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                ::testing::HasSubstr("out has 3 elements, and needs 2")));
+}
+
 TEST_F(GroupMemoryTest, BracesAreNoElementsOfTheOtherType) {
   group_.reduce(in_, {}, kSum, 0);
   expect_call(OpKind::kReduce, in_.data(), 2, nullptr, 0);
@@ -243,10 +286,36 @@ TEST(GroupTest, PrintsItsDevicesAndItsOwn) {
   EXPECT_EQ(text({0, 1}, 1), "group of devices 0, 1, as device 1");
   EXPECT_EQ(text({0, 1, 2, 3, 9}, 4), "group of devices 0-3, 9, as device 9");
   EXPECT_EQ(text({3, 2, 1, 5, 6, 7}, 0), "group of devices 3, 2, 1, 5-7, as device 3");
+  EXPECT_EQ(Group().to_string(), "empty group");
+}
+
+TEST(GroupTest, EmptyGroupNamesTheCall) {
   Group group = internal::make_group(std::make_shared<LastRun>(), 0);
+  EXPECT_TRUE(group.valid());
   const Group moved_to = std::move(group);
-  EXPECT_EQ(group.to_string(),
-            "group that was moved from");  // NOLINT: tests an object that was moved from
+  std::vector<float> x = {1, 2};
+  for (const Group& empty : {Group(), group}) {  // NOLINT: tests an object that was moved from
+    EXPECT_FALSE(empty.valid());
+    EXPECT_EQ(empty.size(), 0);
+    EXPECT_EQ(empty.position(), 0);
+    const std::pair<const char*, Work> calls[] = {
+        {"all_reduce", empty.all_reduce(x, kSum)},
+        {"all_gather", empty.all_gather(x)},
+        {"all_to_all", empty.all_to_all(x, x)},
+        {"barrier", empty.barrier()},
+        {"exchange", empty.exchange(x, Box(), x, Box(), {})},
+        {"send", empty.send(x, 0)},
+        {"recv", empty.recv(x, 0)},
+    };
+    for (const auto& [name, work] : calls) {
+      EXPECT_TRUE(work.done());
+      EXPECT_THAT(work.await(),
+                  testing::StatusIs(absl::StatusCode::kFailedPrecondition,
+                                    ::testing::HasSubstr(std::string("Group::") + name +
+                                                         "() of an empty Group; assign a group of "
+                                                         "Client::group() to it first")));
+    }
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 //         DeviceSpan<float>, anything with data() and size(), also const
 //   out   the same where it can be written; a temporary only if it is a span
 //   {}    no elements: in a call with other memory, whose element type it takes
+//   inout as out, but not {}
 //
 // An in and an out of one call have the same element type, which has a DType. Nothing else
 // compiles: const memory as an out, float beside double, or a vector<bool>, which has no array.
@@ -88,6 +89,11 @@ auto spans_of(const In& in, Out&& out) {
   return spans;
 }
 
+template <class InOut>
+auto span_of(InOut&& inout) {
+  return spans_of(NoMemory(), inout).out;
+}
+
 }  // namespace internal
 
 // Memory to read, as `const In& in`.
@@ -98,6 +104,10 @@ concept InMemory = HasDType<internal::element<In>> || internal::kIsNoMemory<In>;
 template <class Out>
 concept OutMemory = internal::kIsNoMemory<Out> ||
     (HasDType<internal::element<Out>>&& internal::kIsWritable<Out>);
+
+// Memory to read and write, as `InOut&& inout`: not {}, which has no element type.
+template <class InOut>
+concept InOutMemory = OutMemory<InOut> && !internal::kIsNoMemory<InOut>;
 
 // Memory to write in a call that reads In.
 template <class Out, class In>

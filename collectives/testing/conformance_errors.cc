@@ -182,6 +182,16 @@ std::vector<BadCall> wrong_arguments() {
          return m.group.all_gather<float>(out.subspan(2, 4), out);
        },
        {"in and out of member ", " overlap; only exactly in place is allowed"}},
+      {"all_gather_in_place_of_parts_that_differ",
+       2,
+       [](const Member& m, In, Out out) { return m.group.all_gather<float>(out.first(7)); },
+       {"out has 7 elements, and needs 6"}},
+      {"reduce_scatter_to_the_front",
+       2,
+       [](const Member& m, In, Out out) {
+         return m.group.reduce_scatter<float>(out, out.first(4), kSum);
+       },
+       {"in and out of member 1 overlap; only exactly in place is allowed"}},
       {"all_to_all_in_place",
        2,
        [](const Member& m, In, Out out) { return m.group.all_to_all<float>(out, out); },

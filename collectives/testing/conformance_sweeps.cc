@@ -54,11 +54,10 @@ Status check_reductions(const Member& m, ReduceOp op, int64_t size, int root) {
   Values<T> out(size), rooted(size, T(1)), in_place = copy_of(in), rooted_in_place = copy_of(in);
   TESSERA_RETURN_IF_ERROR(g.all_reduce<T>(in.in(), out.out(), op).await());
   TESSERA_RETURN_IF_ERROR(expect_equal<T>(out.in(), want, "all_reduce"));
-  TESSERA_RETURN_IF_ERROR(g.all_reduce<T>(in_place.in(), in_place.out(), op).await());
+  TESSERA_RETURN_IF_ERROR(g.all_reduce<T>(in_place.out(), op).await());
   TESSERA_RETURN_IF_ERROR(expect_equal<T>(in_place.in(), want, "all_reduce in place"));
   TESSERA_RETURN_IF_ERROR(g.reduce<T>(in.in(), rooted.out(), op, root).await());
-  TESSERA_RETURN_IF_ERROR(
-      g.reduce<T>(rooted_in_place.in(), rooted_in_place.out(), op, root).await());
+  TESSERA_RETURN_IF_ERROR(g.reduce<T>(rooted_in_place.out(), op, root).await());
   const bool is_root = m.position == root;
   TESSERA_RETURN_IF_ERROR(
       expect_equal<T>(rooted.in(), is_root ? want : Values<T>(size, T(1)), "reduce"));
@@ -142,7 +141,7 @@ Status check_rooted_moves(const Member& m, const std::vector<int64_t>& counts, i
   TESSERA_RETURN_IF_ERROR(g.broadcast<T>(source.in(), copy.out(), root).await());
   TESSERA_RETURN_IF_ERROR(expect_equal<T>(copy.in(), gathered, "broadcast"));
   const absl::Span<T> everywhere = is_root ? root_memory.out() : copy.out();
-  TESSERA_RETURN_IF_ERROR(g.broadcast<T>(everywhere, everywhere, root).await());
+  TESSERA_RETURN_IF_ERROR(g.broadcast<T>(everywhere, root).await());
   return expect_equal<T>(everywhere, gathered, "broadcast in place");
 }
 
@@ -187,7 +186,11 @@ Status sweep_moves(const Member& m) {
   Values<T> gathered(5 * n), part(5);
   TESSERA_RETURN_IF_ERROR(m.group.all_gather<T>(in.in(), gathered.out(), fives).await());
   TESSERA_RETURN_IF_ERROR(m.group.scatter<T>(gathered.in(), part.out(), n - 1, fives).await());
-  return expect_equal<T>(part.in(), in, "all_gather, then scatter");
+  TESSERA_RETURN_IF_ERROR(expect_equal<T>(part.in(), in, "all_gather, then scatter"));
+  Values<T> in_place(5 * n);
+  std::copy(in.in().begin(), in.in().end(), in_place.out().subspan(5 * m.position).begin());
+  TESSERA_RETURN_IF_ERROR(m.group.all_gather<T>(in_place.out()).await());
+  return expect_equal<T>(in_place.in(), gathered, "all_gather of one argument");
 }
 
 // ---- Boxes: a global array whose element at `index` has a value that any member can compute.
