@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
@@ -15,10 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
+#include "base/status.h"
 #include "collectives/arguments.h"
 #include "collectives/collective.h"
 #include "collectives/group_backend.h"
@@ -287,6 +291,45 @@ TEST(GroupTest, PrintsItsDevicesAndItsOwn) {
   EXPECT_EQ(text({0, 1, 2, 3, 9}, 4), "group of devices 0-3, 9, as device 9");
   EXPECT_EQ(text({3, 2, 1, 5, 6, 7}, 0), "group of devices 3, 2, 1, 5-7, as device 3");
   EXPECT_EQ(Group().to_string(), "empty group");
+}
+
+// Ends with this status; a null deadline is a wait that has not happened.
+class EndedWork final : public internal::PendingWork {
+ public:
+  explicit EndedWork(Status status) : status_(std::move(status)) {}
+  bool done() const override { return true; }
+  Status wait_until(absl::Time until) override {
+    deadline = until;
+    return status_;
+  }
+
+  std::optional<absl::Time> deadline;
+
+ private:
+  const Status status_;
+};
+
+TEST(AwaitAllTest, WaitsForAllAndReturnsTheFirstErrorOfTheList) {
+  const auto ok = std::make_shared<EndedWork>(absl::OkStatus());
+  const auto second = std::make_shared<EndedWork>(absl::AbortedError("second"));
+  const auto third = std::make_shared<EndedWork>(absl::InternalError("third"));
+  const std::vector<Work> works = {internal::make_work(ok), internal::make_work(second),
+                                   internal::make_work(third)};
+  EXPECT_THAT(await_all(works), testing::StatusIs(absl::StatusCode::kAborted));
+  EXPECT_EQ(third->deadline, absl::InfiniteFuture());
+  EXPECT_THAT(await_all({works[0], works[2]}), testing::StatusIs(absl::StatusCode::kInternal));
+  EXPECT_THAT(await_all({works[0]}), testing::IsOk());
+  EXPECT_THAT(await_all(absl::Span<const Work>()), testing::IsOk());
+}
+
+TEST(AwaitAllTest, HasOneDeadlineForAll) {
+  const auto first = std::make_shared<EndedWork>(absl::OkStatus());
+  const auto second = std::make_shared<EndedWork>(absl::OkStatus());
+  EXPECT_THAT(
+      await_all({internal::make_work(first), internal::make_work(second)}, absl::Seconds(1000)),
+      testing::IsOk());
+  EXPECT_EQ(first->deadline, second->deadline);
+  EXPECT_LT(*first->deadline, absl::InfiniteFuture());
 }
 
 TEST(GroupTest, EmptyGroupNamesTheCall) {

@@ -39,6 +39,12 @@ Status DTensor::await() const {
   return first;
 }
 
+Status await_all(absl::Span<const DTensor> tensors) {
+  Status first;
+  for (const DTensor& tensor : tensors) first.Update(tensor.await());
+  return first;
+}
+
 Status DTensor::status() const {
   Status first = rep().error;
   for (const std::shared_ptr<const Buffer>& buffer : rep().buffers) {

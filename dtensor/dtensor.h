@@ -160,6 +160,11 @@ class DTensor {
   std::shared_ptr<const internal::TensorRep> rep_;  // null: moved from
 };
 
+// Waits for the local shards of all tensors, also after an error. OK, or the error of the first
+// tensor in the list that has one. Local. There is no timeout here: a tensor fails at the deadline
+// of its operation (ClientOptions::collective_timeout).
+Status await_all(absl::Span<const DTensor> tensors);
+
 namespace internal {
 // Calls fill(box, out) once for each distinct local box that holds the value.
 using RawFill = absl::FunctionRef<void(const Box& box, std::byte* out)>;
