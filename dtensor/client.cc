@@ -2,6 +2,7 @@
 #include "dtensor/client.h"
 
 #include <cstdint>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -11,10 +12,20 @@
 #include "device/buffer.h"
 #include "dtensor/background_work.h"
 #include "dtensor/client_hooks.h"
+#include "dtensor/client_messages.h"
 #include "dtensor/client_waits.h"
 #include "dtensor/runtime.h"
 
 namespace tessera {
+namespace {
+
+std::vector<int> all_device_ids(const Client& client) {
+  std::vector<int> ids(client.devices().size());
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
+
+}  // namespace
 
 StatusOr<Client> Client::connect(const ClientOptions& options) {
   return internal::connect(options, {});
@@ -40,10 +51,8 @@ BackgroundWork& background_work_of(const Client& client,
 
 }  // namespace internal
 
-Status Client::check_not_moved_from() const {
-  if (runtime_ != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "the client was moved from; use the Client that it was moved to");
+Status Client::check_valid(absl::string_view call) const {
+  return valid() ? absl::OkStatus() : internal::empty_client_error(call);
 }
 
 int Client::client_id() const { return runtime_ == nullptr ? 0 : runtime_->job().client_id(); }
@@ -65,24 +74,17 @@ const Topology& Client::topology() const {
   return runtime_ == nullptr ? *kNone : runtime_->job().plan_options().topology;
 }
 
-StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> local_device) const {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+StatusOr<std::vector<Group>> Client::members(const std::vector<int>& device_ids,
+                                             std::optional<int> local_device) const {
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<GroupBackend> backend,
                            runtime_->programs().group(device_ids));
-  std::vector<int> positions;  // in the group, of this client's devices
+  std::map<int, int> positions;  // in the group, of this client's devices by ordinal
   for (size_t i = 0; i < device_ids.size(); ++i) {
     const Device& device = runtime_->job().devices()[device_ids[i]];
     if (device.client_id != client_id()) continue;
     if (!local_device.has_value() || device.ordinal == *local_device) {
-      positions.push_back(static_cast<int>(i));
+      positions[device.ordinal] = static_cast<int>(i);
     }
-  }
-  if (positions.size() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "group of devices ", absl::StrJoin(device_ids, ", "), " has ", positions.size(),
-        local_device.has_value() ? absl::StrCat(" devices with local ordinal ", *local_device)
-                                 : std::string(" local devices"),
-        " of client ", client_id(), "; name one local device that belongs to it"));
   }
   // The group's calls run on the runtime's streams: the runtime must outlive the group.
   struct Held {
@@ -90,9 +92,43 @@ StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> lo
     std::shared_ptr<GroupBackend> backend;
   };
   auto held = std::make_shared<Held>(Held{runtime_, std::move(backend)});
-  GroupBackend* const raw = held->backend.get();
-  return internal::make_group(std::shared_ptr<GroupBackend>(std::move(held), raw), positions[0],
-                              runtime_->job().plan_options().reduction_order);
+  const std::shared_ptr<GroupBackend> shared(held, held->backend.get());
+  std::vector<Group> members;
+  for (const auto& [ordinal, position] : positions) {
+    members.push_back(
+        internal::make_group(shared, position, runtime_->job().plan_options().reduction_order));
+  }
+  return members;
+}
+
+StatusOr<Group> Client::group() const {
+  TESSERA_RETURN_IF_ERROR(check_valid("Client::group"));
+  if (local_devices().size() == 1) return group(all_device_ids(*this));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "client ", client_id(), " has ", local_devices().size(),
+      " local devices, and a Group is one member; call groups() for the Group of each"));
+}
+
+StatusOr<Group> Client::group(std::vector<int> device_ids, std::optional<int> local_device) const {
+  TESSERA_RETURN_IF_ERROR(check_valid("Client::group"));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Group> found, members(device_ids, local_device));
+  if (found.size() == 1) return std::move(found[0]);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "group of devices ", absl::StrJoin(device_ids, ", "), " has ", found.size(),
+      local_device.has_value() ? absl::StrCat(" devices with local ordinal ", *local_device)
+                               : std::string(" local devices"),
+      " of client ", client_id(), "; name one local device that belongs to it"));
+}
+
+StatusOr<std::vector<Group>> Client::groups() const { return groups(all_device_ids(*this)); }
+
+StatusOr<std::vector<Group>> Client::groups(std::vector<int> device_ids) const {
+  TESSERA_RETURN_IF_ERROR(check_valid("Client::groups"));
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Group> found, members(device_ids, std::nullopt));
+  if (!found.empty()) return found;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "group of devices ", absl::StrJoin(device_ids, ", "), " has no local device of client ",
+      client_id(), "; only clients with a device in the list make the group"));
 }
 
 Status Client::check_local_device(int local_device) const {
@@ -105,7 +141,7 @@ Status Client::check_local_device(int local_device) const {
 
 StatusOr<Group> Client::group(const Mesh& mesh, absl::Span<const std::string> axes,
                               int local_device) const {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  TESSERA_RETURN_IF_ERROR(check_valid("Client::group"));
   TESSERA_RETURN_IF_ERROR(check_local_device(local_device));
   const int id = local_devices()[local_device].id;
   const std::optional<int64_t> position = mesh.position_of_device(id);
@@ -122,7 +158,7 @@ StatusOr<Group> Client::group(const Mesh& mesh, absl::Span<const std::string> ax
 
 StatusOr<std::shared_ptr<std::byte>> Client::raw_allocate(int local_device, int64_t count,
                                                           DType dtype) const {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  TESSERA_RETURN_IF_ERROR(check_valid("Client::allocate"));
   TESSERA_RETURN_IF_ERROR(check_local_device(local_device));
   if (count < 0) {
     return absl::InvalidArgumentError(
@@ -138,25 +174,23 @@ StatusOr<std::shared_ptr<std::byte>> Client::raw_allocate(int local_device, int6
 }
 
 Status Client::sync_devices() {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  TESSERA_RETURN_IF_ERROR(check_valid("Client::sync_devices"));
   return runtime_->sync_devices();
 }
 
 Status Client::shutdown(absl::Duration timeout) {
-  TESSERA_RETURN_IF_ERROR(check_not_moved_from());
+  TESSERA_RETURN_IF_ERROR(check_valid("Client::shutdown"));
   return runtime_->shutdown(timeout);
 }
 
 StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                            const MeshOptions& options) {
-  std::vector<int> device_ids(client.devices().size());
-  std::iota(device_ids.begin(), device_ids.end(), 0);
-  return create_mesh(client, std::move(axes), std::move(device_ids), options);
+  return create_mesh(client, std::move(axes), all_device_ids(client), options);
 }
 
 StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                            std::vector<int> device_ids, const MeshOptions& options) {
-  TESSERA_RETURN_IF_ERROR(client.check_not_moved_from());
+  TESSERA_RETURN_IF_ERROR(client.check_valid("create_mesh"));
   return client.runtime_->make_mesh(std::move(axes), std::move(device_ids), options);
 }
 

@@ -17,20 +17,19 @@
 // A forked child cannot use the client: calls are FailedPrecondition there, and destroying its
 // handles does nothing. Fork before connect(), or exec in the child.
 //
-// A Client that was moved from has no devices and id 0; calls that can fail return
-// FailedPrecondition.
+// Client() is empty, as a Client that was moved from is: it has no devices and id 0, and calls that
+// can fail return FailedPrecondition.
 //
-// Threads. Any thread may make any call.
-// - An operation on all of a client's devices (relayout, to_host, local_map, mesh.barrier) gets its
-//   place in the client's one order when it is called. Operations of several threads reach every
-//   device in the same order, and each gets its own values. An operation that waits does so outside
-//   of that order.
-// - A collective of a Group is an operation of one device: a thread per device may call them, in
-//   the order that group.h requires. A program that mixes them with operations on all devices from
-//   other threads must order them itself.
-// - Operations that involve several clients must be called in one order on all of these clients, so
-//   a program with several threads must order them itself. Threads whose meshes have no device in
+// Threads. Any thread may make any call. The program decides the order where two clients must agree
+// on it (docs/order.md has wrong examples).
+// - Operations on all local devices (relayout, to_host, local_map, mesh.barrier): each gets its
+//   place in the client's order when it is called. Operations of several threads reach every device
+//   in the same order, and each gets its own values.
+// - Operations of several clients: all of these clients must call them in one order. Two threads
+//   that call them at the same time have no such order. Threads whose meshes have no device in
 //   common need an order only for create_mesh.
+// - Collectives of a Group: each is an operation of one device. A device needs one order of its
+//   Group's calls and of the operations on all local devices, equal to that of the other members.
 //
 // TF DTensor: initialize_accelerator_system, shutdown_accelerator_system. torch:
 // init_process_group, destroy_process_group.
@@ -46,6 +45,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
@@ -73,6 +73,9 @@ const std::shared_ptr<Runtime>& runtime_of(const Client& client);
 
 class Client {
  public:
+  Client() = default;
+  bool valid() const { return runtime_ != nullptr; }
+
   // Joins the job, and returns when all its clients have joined. Errors as in docs/errors.md:
   // - InvalidArgument: options out of range and a bad environment (both immediately), two clients
   //   with one id;
@@ -93,14 +96,28 @@ class Client {
   // the options where they have one.
   const Topology& topology() const;
 
+  // Groups. A Group is one member, which is one local device; a client with several local devices
+  // has a Group for each. Local: no communication.
+  //
+  // The group of all devices of the job, by id, as the only local device. InvalidArgument where the
+  // client has several local devices: see groups().
+  StatusOr<Group> group() const;
   // The group of these devices, as the member `local_device` (an ordinal); without one, as the only
-  // local device in the list. Local: no communication. InvalidArgument for a bad list, and, without
-  // `local_device`, for a list with no local device or several.
+  // local device in the list. InvalidArgument for a bad list, and, without `local_device`, for a
+  // list with no local device or several.
   StatusOr<Group> group(std::vector<int> device_ids,
                         std::optional<int> local_device = std::nullopt) const;
   // The devices that differ from this local device only along `axes` of `mesh`.
   StatusOr<Group> group(const Mesh& mesh, absl::Span<const std::string> axes,
                         int local_device) const;
+  // The group of all devices of the job, once as each local device: groups()[i] is the member of
+  // local device i. Start an operation on all of them before you wait for one:
+  //   for (const Group& g : groups) works.push_back(g.all_reduce(x[i++], ReduceOp::kSum));
+  //   Status s = await_all(works);
+  StatusOr<std::vector<Group>> groups() const;
+  // The group of these devices, once as each local device in the list, by ordinal. InvalidArgument
+  // for a bad list, and for a list with no local device.
+  StatusOr<std::vector<Group>> groups(std::vector<int> device_ids) const;
 
   // Memory of a local device that collectives reach directly (device_span.h). InvalidArgument for a
   // local device that does not exist, or a count that is negative or beyond 2^63 - 1 bytes;
@@ -134,13 +151,16 @@ class Client {
   friend const std::shared_ptr<Runtime>& internal::runtime_of(const Client& client);
   friend StatusOr<Mesh> create_mesh(const Client& client, std::vector<MeshAxis> axes,
                                     std::vector<int> device_ids, const MeshOptions& options);
+  // The group as the member `local_device`, or as each local device in the list, by ordinal.
+  StatusOr<std::vector<Group>> members(const std::vector<int>& device_ids,
+                                       std::optional<int> local_device) const;
   Status check_local_device(int local_device) const;
   StatusOr<std::shared_ptr<std::byte>> raw_allocate(int local_device, int64_t count,
                                                     DType dtype) const;
   explicit Client(std::shared_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
-  Status check_not_moved_from() const;
+  Status check_valid(absl::string_view call) const;
 
-  std::shared_ptr<Runtime> runtime_;  // null: moved from
+  std::shared_ptr<Runtime> runtime_;  // null: empty
 };
 
 // A live mesh over all devices of the job, row-major. Collective over the clients that own its

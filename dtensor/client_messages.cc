@@ -10,12 +10,14 @@
 
 namespace tessera::internal {
 
+Status empty_client_error(absl::string_view call) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      call, "() of an empty Client; assign a client of Client::connect() to it first"));
+}
+
 Status check_open(const Client& client, absl::string_view call) {
   const std::shared_ptr<Runtime>& runtime = runtime_of(client);
-  if (runtime == nullptr) {
-    return absl::FailedPreconditionError(
-        "the client was moved from; use the Client that it was moved to");
-  }
+  if (runtime == nullptr) return empty_client_error(call);
   TESSERA_RETURN_IF_ERROR(runtime->turns().check_open());
   return check_may_wait(client, call);
 }

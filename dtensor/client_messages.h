@@ -28,7 +28,7 @@
 namespace tessera::internal {
 
 // Sends message `number` of the series; the series and the value have at most 64 KiB together.
-// FailedPrecondition for a client that was moved from or is used in a forked child.
+// FailedPrecondition for a client that is empty or is used in a forked child.
 Status post(const Client& client, absl::string_view series, uint32_t number,
             absl::string_view value);
 // Waits for a message of `sender`. Unavailable where that client is lost or has left before;
@@ -41,10 +41,12 @@ Status first_loss(const Client& client);
 std::string describe_client(const Client& client, int client_id);
 // The cause of a wait for one client, for reports of long waits.
 WaitReports::Missing missing_client(const Client& client, int client_id);
-// FailedPrecondition after shutdown() has begun, for a client that was moved from, and in a forked
-// child. `call` names the caller.
+// FailedPrecondition: `call` was made with an empty client.
+Status empty_client_error(absl::string_view call);
+// FailedPrecondition after shutdown() has begun, for an empty client, and in a forked child. `call`
+// names the caller.
 Status check_open(const Client& client, absl::string_view call);
-// FailedPrecondition in a forked child. Requires a client that was not moved from, as the next one.
+// FailedPrecondition in a forked child. Requires a client that is not empty, as the next one.
 Status check_process(const Client& client);
 // Also FailedPrecondition inside a device task, which `call` would wait for.
 Status check_may_wait(const Client& client, absl::string_view call);

@@ -104,6 +104,15 @@ const Row kGroupRows[] = {
      "group of devices 0, 1 has 0 devices with local ordinal -1 of client 0; name one local device "
      "that belongs to it",
      group_of({0, 1}, -1)},
+    {"all_devices_of_four_local_ones", kInvalid,
+     "client 0 has 4 local devices, and a Group is one member; call groups() for the Group of each",
+     [](Bench& b) { return b.client.group().status(); }},
+    {"groups_of_no_devices", kInvalid, "a group of no devices; name at least one",
+     [](Bench& b) { return b.client.groups({}).status(); }},
+    {"groups_of_device_9", kInvalid, "device 9 does not exist; the job has devices 0 to 3",
+     [](Bench& b) {
+       return b.client.groups({0, 9}).status();
+     }},
     {"mesh_axis_q", kInvalid, "mesh {x=4} has no axis \"q\"; it has \"x\"",
      [](Bench& b) { return b.client.group(b.mesh, Axes{"q"}, 0).status(); }},
     {"mesh_axis_twice", kInvalid, "a group of mesh {x=4} names axis \"x\" twice; name it once",

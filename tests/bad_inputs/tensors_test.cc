@@ -356,30 +356,45 @@ const Row kMovedFromRows[] = {
        return create_mesh(b.client, {{"x", 4}}, {}).status();
      }},
     {"client_of_create_mesh", kFailed,
-     "the client was moved from; use the Client that it was moved to",
+     "create_mesh() of an empty Client; assign a client of Client::connect() to it first",
      [](Bench& b) {
        return create_mesh(moved_from(b.client), {{"x", 4}}).status();
      }},
-    {"client_of_a_group", kFailed, "the client was moved from; use the Client that it was moved to",
+    {"client_of_a_group", kFailed,
+     "Client::group() of an empty Client; assign a client of Client::connect() to it first",
      [](Bench& b) { return moved_from(b.client).group({0}, 0).status(); }},
+    {"empty_client_of_all_devices", kFailed,
+     "Client::group() of an empty Client; assign a client of Client::connect() to it first",
+     [](Bench&) { return Client().group().status(); }},
+    {"empty_client_of_groups", kFailed,
+     "Client::groups() of an empty Client; assign a client of Client::connect() to it first",
+     [](Bench&) { return Client().groups().status(); }},
+    {"empty_client_of_allocate", kFailed,
+     "Client::allocate() of an empty Client; assign a client of Client::connect() to it first",
+     [](Bench&) { return Client().allocate<float>(0, 1).status(); }},
+    {"empty_client_of_save", kFailed,
+     "save() of an empty Client; assign a client of Client::connect() to it first",
+     [](Bench&) { return checkpoint::save(Client(), "/nowhere", {}); }},
     {"client_of_sync_devices", kFailed,
-     "the client was moved from; use the Client that it was moved to",
+     "Client::sync_devices() of an empty Client; assign a client of Client::connect() to it first",
      [](Bench& b) { return moved_from(b.client).sync_devices(); }},
     {"client_of_shutdown", kFailed,
-     "the client was moved from; use the Client that it was moved to",
+     "Client::shutdown() of an empty Client; assign a client of Client::connect() to it first",
      [](Bench& b) { return moved_from(b.client).shutdown(); }},
-    {"group_of_a_barrier", kFailed, "the group was moved from; use the Group that it was moved to",
+    {"group_of_a_barrier", kFailed,
+     "Group::barrier() of an empty Group; assign a group of Client::group() to it first",
      [](Bench& b) {
        TESSERA_ASSIGN_OR_RETURN(const Group group, b.client.group({0}, 0));
        return moved_from(group).barrier().await();
      }},
-    {"group_of_a_send", kFailed, "the group was moved from; use the Group that it was moved to",
+    {"group_of_a_send", kFailed,
+     "Group::send() of an empty Group; assign a group of Client::group() to it first",
      [](Bench& b) {
        TESSERA_ASSIGN_OR_RETURN(const Group group, b.client.group({0, 1}, 0));
        return moved_from(group).send<float>(b.forty_eight, 1).await();
      }},
     {"group_of_an_all_to_all", kFailed,
-     "the group was moved from; use the Group that it was moved to",
+     "Group::all_to_all() of an empty Group; assign a group of Client::group() to it first",
      [](Bench& b) {
        TESSERA_ASSIGN_OR_RETURN(const Group group, b.client.group({0}, 0));
        std::vector<float> out(48);
@@ -419,12 +434,16 @@ TEST(AccessorsTest, OfHandlesThatWereMovedFromAreTotal) {
   EXPECT_EQ(tensor.shape(), Shape());
   EXPECT_EQ(tensor.layout().rank(), 0);
   tensor.dtype();
-  const Client client = moved_from(bench.client);
-  EXPECT_EQ(client.client_id(), 0);
-  EXPECT_EQ(client.num_clients(), 0);
-  EXPECT_TRUE(client.devices().empty());
-  EXPECT_TRUE(client.local_devices().empty());
-  EXPECT_EQ(client.topology(), Topology());
+  EXPECT_TRUE(bench.client.valid());
+  for (const Client& client : {moved_from(bench.client), Client()}) {
+    EXPECT_FALSE(client.valid());
+    EXPECT_EQ(client.client_id(), 0);
+    EXPECT_EQ(client.num_clients(), 0);
+    EXPECT_EQ(client.local_rank(), 0);
+    EXPECT_TRUE(client.devices().empty());
+    EXPECT_TRUE(client.local_devices().empty());
+    EXPECT_EQ(client.topology(), Topology());
+  }
   TESSERA_ASSERT_OK_AND_ASSIGN(Group group, bench.client.group({0}, 0));
   EXPECT_EQ(moved_from(group).size(), 0);
   TESSERA_ASSERT_OK_AND_ASSIGN(RelayoutPlan plan,
