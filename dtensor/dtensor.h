@@ -68,10 +68,10 @@ struct TensorAccess;
 
 // The record of a function's mistakes with its views.
 class ViewErrors;
-// Identifies a view: an input of the function, or its output.
+// Identifies a view: an input of the function, or an output.
 struct ViewOrigin {
   std::shared_ptr<ViewErrors> errors;  // null outside of functions
-  int input = -1;                      // -1: the output
+  int view = -1;                       // an input's index, or -1 - k for output k
 };
 }  // namespace internal
 

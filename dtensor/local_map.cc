@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/exception_status.h"
 #include "device/buffer.h"
 #include "device/local_device.h"
@@ -20,15 +23,19 @@ namespace {
 
 using internal::TensorRep;
 
+Status other_client_error(absl::string_view what, const Mesh& mesh, const Mesh& out_mesh) {
+  return absl::InvalidArgumentError(absl::StrCat("local_map: ", what, " is on ", mesh.to_string(),
+                                                 ", a mesh of another client than the output's ",
+                                                 out_mesh.to_string(),
+                                                 "; use meshes of one client"));
+}
+
 Status check_inputs(const TensorRep& out, absl::Span<const DTensor> inputs) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const TensorRep& in = internal::TensorAccess::rep(inputs[i]);
     TESSERA_RETURN_IF_ERROR(in.error);
     if (in.runtime != out.runtime) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("local_map: input ", i, " is on ", in.layout->mesh().to_string(),
-                       ", a mesh of another client than the output's ",
-                       out.layout->mesh().to_string(), "; use meshes of one client"));
+      return other_client_error(absl::StrCat("input ", i), in.layout->mesh(), out.layout->mesh());
     }
     for (const MeshDevice& device : out.devices) {
       if (in.buffer_of(device.ordinal) != nullptr) continue;
@@ -41,25 +48,64 @@ Status check_inputs(const TensorRep& out, absl::Span<const DTensor> inputs) {
   return absl::OkStatus();
 }
 
+// Arguments of an output.
+struct OutputArgs {
+  LayoutArg layout;
+  const Shape& shape;
+  DType dtype;
+};
+using Reps = absl::InlinedVector<std::shared_ptr<TensorRep>, 1>;
+
+// Makes the outputs, which have no buffers yet.
+StatusOr<Reps> new_outputs(absl::Span<const OutputArgs> outputs) {
+  Reps reps;
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    StatusOr<std::shared_ptr<TensorRep>> made =
+        internal::new_tensor(outputs[k].dtype, outputs[k].shape, outputs[k].layout);
+    if (!made.ok()) {
+      return outputs.size() == 1
+                 ? made.status()
+                 : with_context(made.status(), absl::StrCat("local_map: output ", k));
+    }
+    reps.push_back(*std::move(made));
+    const Mesh& mesh = reps[k]->layout->mesh();
+    const Mesh& first = reps[0]->layout->mesh();
+    if (reps[k]->runtime != reps[0]->runtime) {
+      return other_client_error(absl::StrCat("output ", k), mesh, first);
+    }
+    if (mesh == first) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("local_map: output ", k, " is on ", mesh.to_string(), ", and output 0 on ",
+                     first.to_string(), "; give all outputs one mesh"));
+  }
+  return reps;
+}
+
 }  // namespace
 
-void LocalContext::report_missing(int index) const {
-  errors_->report(absl::InvalidArgumentError(
-      absl::StrCat("input ", index, " does not exist; ", num_inputs(),
-                   num_inputs() == 1 ? " input was" : " inputs were", " given")));
+void LocalContext::report_missing(absl::string_view what, int index, int given) const {
+  errors_->report(
+      absl::InvalidArgumentError(absl::StrCat(what, " ", index, " does not exist; ", given, " ",
+                                              what, given == 1 ? " was" : "s were", " given")));
 }
 
 const Box& LocalContext::input_box(int index) const {
   if (has_input(index)) return inputs_[index].box;
-  report_missing(index);
-  return errors_->missing_box(output_box_);
+  report_missing("input", index, num_inputs());
+  return errors_->missing_box(outputs_[0].box);
+}
+
+const Box& LocalContext::output_box(int index) const {
+  if (has_output(index)) return outputs_[index].box;
+  report_missing("output", index, num_outputs());
+  return errors_->missing_box(outputs_[0].box);
 }
 
 internal::RawShard LocalContext::raw_input(int index, DType dtype) {
   internal::RawShard raw;
   if (!has_input(index)) {
-    report_missing(index);
-    raw.box = errors_->missing_box(output_box_);
+    report_missing("input", index, num_inputs());
+    raw.box = errors_->missing_box(outputs_[0].box);
     raw.buffer = Buffer::failed(errors_->first());
     index = num_inputs();
   } else {
@@ -73,55 +119,67 @@ internal::RawShard LocalContext::raw_input(int index, DType dtype) {
   return raw;
 }
 
-std::byte* LocalContext::raw_output(DType dtype) {
-  if (output_dtype_ == dtype) return output_;
-  errors_->report(absl::InvalidArgumentError(absl::StrCat(
-      "output written as ", dtype_name(dtype), ", and it is ", dtype_name(output_dtype_))));
-  return errors_->memory(-1, output_box_.num_elements());
+std::byte* LocalContext::raw_output(int index, DType dtype) {
+  const int view = view_of_output(index);
+  if (has_output(index)) {
+    const Output& output = outputs_[index];
+    if (output.dtype == dtype) return output.data;
+    errors_->report(absl::InvalidArgumentError(absl::StrCat(errors_->name_of(view), " written as ",
+                                                            dtype_name(dtype), ", and it is ",
+                                                            dtype_name(output.dtype))));
+  }
+  return errors_->memory(view, output_box(index).num_elements());
 }
 
 namespace internal {
 
 class LocalMapPart {
  public:
-  // The task of device `device` of `out`, with its output in `result`.
-  static Stream::Task create(const TensorRep& out, const MeshDevice& device,
-                             absl::Span<const DTensor> inputs, const LocalFn& fn,
-                             std::shared_ptr<Buffer> result) {
+  using Buffers = absl::InlinedVector<std::shared_ptr<Buffer>, 1>;
+
+  // The task of device `device` of the outputs' mesh, which fills `results`.
+  static Stream::Task create(absl::Span<const std::shared_ptr<TensorRep>> outputs,
+                             const MeshDevice& device, absl::Span<const DTensor> inputs,
+                             const LocalFn& fn, Buffers results) {
+    const TensorRep& out = *outputs[0];
     auto context = std::make_shared<LocalContext>();
     context->device_id_ = device.device_id;
     context->coordinates_ = out.layout->mesh().coordinates(device.position);
-    context->output_box_ = out.box_of(device);
-    context->output_dtype_ = out.dtype;
+    int64_t most_elements = 0;
+    for (const std::shared_ptr<TensorRep>& output : outputs) {
+      context->outputs_.push_back({output->box_of(device), output->dtype});
+      most_elements = std::max(most_elements, context->outputs_.back().box.num_elements());
+    }
     for (const DTensor& input : inputs) {
       const TensorRep& in = TensorAccess::rep(input);
       const int64_t position = *in.layout->mesh().position_of_device(device.device_id);
       context->inputs_.push_back(
           {in.layout->box(*in.shape, position), nullptr, in.buffer_of(device.ordinal)});
       context->input_dtypes_.push_back(in.dtype);
+      most_elements = std::max(most_elements, context->inputs_.back().box.num_elements());
     }
     LocalDevice& local = out.runtime->device(device.ordinal);
-    int64_t most_elements = context->output_box_.num_elements();
-    for (const RawShard& input : context->inputs_) {
-      most_elements = std::max(most_elements, input.box.num_elements());
-    }
-    context->errors_ = std::make_shared<ViewErrors>(local, most_elements);
+    context->errors_ =
+        std::make_shared<ViewErrors>(local, most_elements, static_cast<int>(outputs.size()));
     context->cuda_stream_ = local.native_stream();
-    return [context, fn, &local, result = std::move(result)]() -> Status {
-      const Status status = run(local, *context, fn, *result);
-      local.finish(result, status);
+    return [context, fn, &local, results = std::move(results)]() -> Status {
+      const Status status = run(local, *context, fn, results);
+      local.finish(results, status);
       return status;
     };
   }
 
  private:
-  static Status run(LocalDevice& device, LocalContext& context, const LocalFn& fn, Buffer& result) {
+  static Status run(LocalDevice& device, LocalContext& context, const LocalFn& fn,
+                    const Buffers& results) {
     for (RawShard& input : context.inputs_) {
       TESSERA_RETURN_IF_ERROR(device.use(*input.buffer));
       input.data = input.buffer->data();
     }
-    TESSERA_RETURN_IF_ERROR(result.take_memory());
-    context.output_ = result.mutable_data();
+    for (size_t k = 0; k < results.size(); ++k) {
+      TESSERA_RETURN_IF_ERROR(results[k]->take_memory());
+      context.outputs_[k].data = results[k]->mutable_data();
+    }
     const Status returned = call(fn, context);
     // Requests for missing views come first: an error of the function may follow from them.
     Status status = context.errors_->first();
@@ -141,42 +199,85 @@ class LocalMapPart {
 
 }  // namespace internal
 
-DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
-                  absl::Span<const DTensor> inputs, LocalFn fn) {
-  StatusOr<std::shared_ptr<TensorRep>> made =
-      internal::new_tensor(out_dtype, out_shape, out_layout);
-  Status status = made.status();
-  if (status.ok() && fn.is_empty()) {
-    status =
-        absl::InvalidArgumentError("local_map: the function is empty; give one that can be called");
+namespace {
+
+// The buffers of one device, one for each output.
+StatusOr<internal::LocalMapPart::Buffers> new_buffers(const Reps& outputs,
+                                                      const MeshDevice& device) {
+  internal::LocalMapPart::Buffers buffers;
+  for (const std::shared_ptr<TensorRep>& output : outputs) {
+    TESSERA_ASSIGN_OR_RETURN(
+        std::shared_ptr<Buffer> buffer,
+        output->runtime->device(device.ordinal)
+            .new_buffer(num_bytes(output->box_of(device).sizes, output->dtype)));
+    buffers.push_back(std::move(buffer));
   }
-  if (status.ok()) status = check_inputs(**made, inputs);
-  if (!status.ok()) return internal::TensorAccess::failed(out_dtype, out_shape, out_layout, status);
-  TensorRep& out = **made;
+  return buffers;
+}
+
+// Starts the runs, and gives the outputs their buffers.
+Status start(Reps& outputs, absl::Span<const DTensor> inputs, const LocalFn& fn) {
+  if (fn.is_empty()) {
+    return absl::InvalidArgumentError(
+        "local_map: the function is empty; give one that can be called");
+  }
+  TESSERA_RETURN_IF_ERROR(check_inputs(*outputs[0], inputs));
+  Runtime& runtime = *outputs[0]->runtime;
   struct Part {
     Stream* stream;
     Stream::Task task;
   };
   absl::InlinedVector<Part, kInlineLocalDevices> parts;
-  for (const MeshDevice& device : out.devices) {
-    StatusOr<std::shared_ptr<Buffer>> buffer =
-        out.runtime->device(device.ordinal)
-            .new_buffer(num_bytes(out.box_of(device).sizes, out_dtype));
-    if (!buffer.ok()) {
-      out.buffers.push_back(Buffer::failed(buffer.status()));
-      continue;
+  for (const MeshDevice& device : outputs[0]->devices) {
+    StatusOr<internal::LocalMapPart::Buffers> buffers = new_buffers(outputs, device);
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      outputs[k]->buffers.push_back(buffers.ok() ? (*buffers)[k]
+                                                 : Buffer::failed(buffers.status()));
     }
-    out.buffers.push_back(*buffer);
-    parts.push_back({&out.runtime->device(device.ordinal).stream(),
-                     internal::LocalMapPart::create(out, device, inputs, fn, *std::move(buffer))});
+    if (!buffers.ok()) continue;
+    parts.push_back(
+        {&runtime.device(device.ordinal).stream(),
+         internal::LocalMapPart::create(outputs, device, inputs, fn, *std::move(buffers))});
   }
   // All that calls functions of the user's, as a copy of `fn` does, comes before the turn.
-  const StatusOr<Turn> turn = out.runtime->turns().take();
-  if (!turn.ok()) {
-    return internal::TensorAccess::failed(out_dtype, out_shape, out_layout, turn.status());
-  }
+  const StatusOr<Turn> turn = runtime.turns().take();
+  TESSERA_RETURN_IF_ERROR(turn.status());
   for (Part& part : parts) part.stream->enqueue("local_map", std::move(part.task));
-  return internal::TensorAccess::make(*std::move(made));
+  return absl::OkStatus();
+}
+
+// Calls give(tensor) for each output, in order.
+template <class Give>
+void map_locally(absl::Span<const OutputArgs> outputs, absl::Span<const DTensor> inputs,
+                 const LocalFn& fn, Give give) {
+  StatusOr<Reps> reps = new_outputs(outputs);
+  Status status = reps.status();
+  if (status.ok()) status = start(*reps, inputs, fn);
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    give(status.ok() ? internal::TensorAccess::make(std::move((*reps)[k]))
+                     : internal::TensorAccess::failed(outputs[k].dtype, outputs[k].shape,
+                                                      outputs[k].layout, status));
+  }
+}
+
+}  // namespace
+
+DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
+                  absl::Span<const DTensor> inputs, LocalFn fn) {
+  const OutputArgs output = {out_layout, out_shape, out_dtype};
+  std::optional<DTensor> result;
+  map_locally({&output, 1}, inputs, fn, [&](DTensor made) { result = std::move(made); });
+  return *std::move(result);
+}
+
+std::vector<DTensor> local_map(absl::Span<const LocalOutput> outputs,
+                               absl::Span<const DTensor> inputs, LocalFn fn) {
+  std::vector<DTensor> results;
+  if (outputs.empty()) return results;
+  std::vector<OutputArgs> args;
+  for (const LocalOutput& each : outputs) args.push_back({each.layout, each.shape, each.dtype});
+  map_locally(args, inputs, fn, [&](DTensor made) { results.push_back(std::move(made)); });
+  return results;
 }
 
 }  // namespace tessera

@@ -10,8 +10,8 @@
 //                         });
 //
 // Shards are passed unchanged, partial terms too. The output of the function becomes the shard of
-// the result, or its term where the output layout is partial. Nothing is sent. JAX: shard_map.
-// PyTorch: local_map.
+// the result, or its term where the output layout is partial. Nothing is sent. A second form has
+// several outputs of one run. JAX: shard_map. PyTorch: local_map.
 #ifndef TESSERA_DTENSOR_LOCAL_MAP_H_
 #define TESSERA_DTENSOR_LOCAL_MAP_H_
 
@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
@@ -48,7 +49,7 @@ bool holds_function(const Fn& fn) {
 }
 }  // namespace internal
 
-// The output of a device, which it writes.
+// An output of a device, which it writes.
 template <class T>
 struct MutableShardView {
   Box box;
@@ -67,19 +68,20 @@ struct MutableShardView {
 //
 // A request for a view with the wrong type or index fails the op with an error that says so,
 // whatever the function does afterwards. The function may continue: it gets a view of memory that
-// belongs to no tensor, zeros at first, with the shape of the tensor. A missing input has the shape
-// of the output, followed by dims of 1 up to rank 8.
+// belongs to no tensor, zeros at first, with the shape of the tensor. A missing input or output has
+// the shape of output 0, followed by dims of 1 up to rank 8.
 class LocalContext {
  public:
   int device_id() const { return device_id_; }
-  // One coordinate per axis of the output's mesh.
+  // One coordinate per axis of the outputs' mesh.
   absl::Span<const int64_t> coordinates() const { return coordinates_; }
   int num_inputs() const { return static_cast<int>(inputs_.size()); }
+  int num_outputs() const { return static_cast<int>(outputs_.size()); }
   // A GPU's stream, a cudaStream_t; null on a CPU. Views on a GPU cover the GPU's memory: the
   // function gives the stream work that reads and writes them, and returns without waiting for it.
   void* cuda_stream() const { return cuda_stream_; }
   const Box& input_box(int index) const;
-  const Box& output_box() const { return output_box_; }
+  const Box& output_box(int index = 0) const;
 
   template <HasDType T>
   ShardView<T> input(int index) {
@@ -94,32 +96,40 @@ class LocalContext {
   }
   // Not initialised.
   template <HasDType T>
-  MutableShardView<T> output() {
-    std::byte* const data = raw_output(dtype_of<T>());
-    return {output_box_,
-            output_box_.sizes,
-            absl::MakeSpan(reinterpret_cast<T*>(data), count(data, output_box_)),
-            {errors_, -1}};
+  MutableShardView<T> output(int index = 0) {
+    std::byte* const data = raw_output(index, dtype_of<T>());
+    const Box& box = output_box(index);
+    return {box,
+            box.sizes,
+            absl::MakeSpan(reinterpret_cast<T*>(data), count(data, box)),
+            {errors_, view_of_output(index)}};
   }
 
  private:
   friend class internal::LocalMapPart;
+  struct Output {
+    Box box;
+    DType dtype;
+    std::byte* data = nullptr;
+  };
+
   bool has_input(int index) const { return index >= 0 && index < num_inputs(); }
+  bool has_output(int index) const { return index >= 0 && index < num_outputs(); }
+  // The number of the output in a ViewOrigin: -1, -2, ...
+  int view_of_output(int index) const { return -1 - (has_output(index) ? index : num_outputs()); }
   // The shard, or memory in its place.
   internal::RawShard raw_input(int index, DType dtype);
-  std::byte* raw_output(DType dtype);
+  std::byte* raw_output(int index, DType dtype);
   static size_t count(const std::byte* data, const Box& box) {
     return data == nullptr ? 0 : static_cast<size_t>(box.num_elements());
   }
-  void report_missing(int index) const;
+  void report_missing(absl::string_view what, int index, int given) const;
 
   int device_id_ = 0;
   std::vector<int64_t> coordinates_;
   std::vector<internal::RawShard> inputs_;
   std::vector<DType> input_dtypes_;
-  Box output_box_;
-  DType output_dtype_ = DType::kFloat32;
-  std::byte* output_ = nullptr;
+  std::vector<Output> outputs_;
   void* cuda_stream_ = nullptr;
   std::shared_ptr<internal::ViewErrors> errors_;
 };
@@ -161,6 +171,23 @@ class LocalFn {
 // start operations, and may drop the last handle of its client.
 DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
                   absl::Span<const DTensor> inputs, LocalFn fn);
+
+// One of several outputs.
+struct LocalOutput {
+  StatusOr<Layout> layout;
+  Shape shape;
+  DType dtype;
+};
+
+// As above, with several outputs of one run of `fn` on each device, which it writes as
+// local.output<T>(k). The tensors are in the order of `outputs`, whose layouts are on one mesh. An
+// error of one run, or of one output's layout or shape, is the error of all outputs. Without
+// outputs nothing runs.
+//
+//   std::vector<DTensor> parts = local_map({{rows, {m, k}, DType::kFloat32},
+//                                           {diagonal, {m}, DType::kFloat32}}, {x}, factorise);
+std::vector<DTensor> local_map(absl::Span<const LocalOutput> outputs,
+                               absl::Span<const DTensor> inputs, LocalFn fn);
 
 }  // namespace tessera
 

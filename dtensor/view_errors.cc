@@ -18,11 +18,15 @@ constexpr int64_t kAlignment = 64;
 constexpr size_t kMissingRank = 8;
 
 std::string name_of(const ViewOrigin& origin) {
-  if (origin.errors == nullptr) return "a view";
-  return origin.input < 0 ? "output" : absl::StrCat("input ", origin.input);
+  return origin.errors == nullptr ? "a view" : origin.errors->name_of(origin.view);
 }
 
 }  // namespace
+
+std::string ViewErrors::name_of(int view) const {
+  if (view >= 0) return absl::StrCat("input ", view);
+  return num_outputs_ == 1 && view == -1 ? "output" : absl::StrCat("output ", -1 - view);
+}
 
 void ViewErrors::report(Status error) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -86,7 +90,7 @@ std::byte* refuse_map(const ViewOrigin& origin, const Shape& shape, size_t num_e
   // NOTIDY(banned): a map has no place for an error, and what is read through it would be wrong
   if (origin.errors == nullptr) throw std::invalid_argument(message);
   origin.errors->report(absl::InvalidArgumentError(message));
-  return origin.errors->memory(origin.input, static_cast<int64_t>(num_elements));
+  return origin.errors->memory(origin.view, static_cast<int64_t>(num_elements));
 }
 
 void refuse_assignment(const ViewOrigin& origin, const Shape& to, const Shape& from) {

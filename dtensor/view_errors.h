@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "base/shape.h"
@@ -30,8 +31,11 @@ class ViewErrors {
  public:
   // `most_elements`: as many as the largest shard of the call has. The device must outlive the
   // call of the function.
-  ViewErrors(LocalDevice& device, int64_t most_elements)
-      : device_(device), most_elements_(most_elements) {}
+  ViewErrors(LocalDevice& device, int64_t most_elements, int num_outputs)
+      : device_(device), most_elements_(most_elements), num_outputs_(num_outputs) {}
+
+  // "input 0"; "output", or "output 1" in a call with several.
+  std::string name_of(int view) const;
 
   // Keeps only the first error.
   void report(Status error);
@@ -41,8 +45,8 @@ class ViewErrors {
   // copies of another shard's size are in bounds. One memory for each `view`. Null where it cannot
   // be allocated.
   std::byte* memory(int view, int64_t num_elements);
-  // The box of an input that does not exist: the box of the output, followed by dims of one element
-  // up to rank 8, so that indices of dims are in bounds.
+  // The box of a view that does not exist: the box of an output, followed by dims of one element up
+  // to rank 8, so that indices of dims are in bounds.
   const Box& missing_box(const Box& output);
 
  private:
@@ -56,6 +60,7 @@ class ViewErrors {
 
   LocalDevice& device_;
   const int64_t most_elements_;
+  const int num_outputs_;
   mutable std::mutex mutex_;  // guards the members below
   Status first_;
   std::multimap<int, Memory> memories_;
