@@ -29,8 +29,8 @@ namespace tessera {
 
 // How a device computes its shard of the gradient of one input, or its term where the layout is
 // partial (sum). The function's inputs are the inputs of local_map() in their layouts, then the
-// result in its layout, then the cotangent of the result, in the result's layout without its
-// partial axes. Its output has the shape and dtype of the input.
+// results in their layouts, then the cotangents of the results, in the results' layouts without
+// their partial axes. Its output has the shape and dtype of the input.
 struct LocalGradient {
   StatusOr<Layout> layout;
   LocalFn fn;
@@ -41,6 +41,12 @@ struct LocalGradient {
 DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
                   absl::Span<const DTensor> inputs, LocalFn fn,
                   std::vector<std::optional<LocalGradient>> gradients);
+
+// As above, with several outputs. The function of a gradient is linear in the cotangents; it runs
+// once for each output on which the target depends, with zeros as the cotangents of the others.
+std::vector<DTensor> local_map(absl::Span<const LocalOutput> outputs,
+                               absl::Span<const DTensor> inputs, LocalFn fn,
+                               std::vector<std::optional<LocalGradient>> gradients);
 
 }  // namespace tessera
 

@@ -275,6 +275,70 @@ TEST_P(OpsFunctionsTest, LocalMapHasTheGradientsThatItIsGiven) {
               IsOk());
 }
 
+// a = x x and b = 3 x, of one run; the gradient of x is of both.
+TEST_P(OpsFunctionsTest, LocalMapOfSeveralOutputsHasGradients) {
+  const auto forward = [](LocalContext& local) {
+    const auto x = local.input<float>(0).data;
+    for (size_t i = 0; i < x.size(); ++i) {
+      local.output<float>(0).data[i] = x[i] * x[i];
+      local.output<float>(1).data[i] = 3 * x[i];
+      local.output<int32_t>(2).data[i] = 1;
+    }
+  };
+  const auto by_x = [](LocalContext& local) -> Status {
+    TESSERA_REQUIRE(local.num_inputs() == 7, local.num_inputs());
+    const auto x = local.input<float>(0).data;
+    const auto a = local.input<float>(1).data;
+    const auto of_a = local.input<float>(4).data;
+    const auto of_b = local.input<float>(5).data;
+    const auto of_count = local.input<int32_t>(6).data;
+    const auto out = local.output<float>().data;
+    for (size_t i = 0; i < x.size(); ++i) {
+      TESSERA_REQUIRE(a[i] == x[i] * x[i] && of_count[i] == 0);
+      out[i] = 2 * x[i] * of_a[i] + 3 * of_b[i];
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(
+      run([&](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+        TESSERA_ASSIGN_OR_RETURN(const DTensor values, sample(mesh, {11}, "[x]"));
+        TESSERA_ASSIGN_OR_RETURN(const Layout rows, Layout::parse(mesh, "[x]"));
+        Tape tape;
+        const DTensor x = tape.watch(values);
+        const LocalOutput output = {rows, x.shape(), DType::kFloat32};
+        const LocalOutput count = {rows, x.shape(), DType::kInt32};
+        const std::vector<DTensor> out =
+            local_map({output, output, count}, {x}, forward,
+                      std::vector<std::optional<LocalGradient>>{LocalGradient{rows, by_x}});
+        struct Row {
+          DTensor target;
+          float square, linear;
+        };
+        const Row targets[] = {
+            {ops::sum(out[0]), 1, 0}, {ops::sum(out[1]), 0, 1}, {ops::sum(out[0] * out[1]), 0, 0}};
+        TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> at, values.to_host<float>());
+        for (const Row& row : targets) {
+          const std::vector<DTensor> found = tape.gradient(row.target, {x});
+          TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> by, found[0].to_host<float>());
+          for (size_t i = 0; i < at.data.size(); ++i) {
+            const float v = at.data[i];
+            const bool is_product = row.square == 0 && row.linear == 0;
+            EXPECT_EQ(by.data[i], is_product ? 9 * v * v : 2 * v * row.square + 3 * row.linear);
+          }
+        }
+        // No gradient of x, and one that is given to no input.
+        const std::vector<DTensor> failed =
+            local_map({output, count}, {x}, forward, std::vector<std::optional<LocalGradient>>{});
+        for (const DTensor& each : failed) {
+          EXPECT_THAT(each.status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                              HasSubstr("local_map: 0 gradients for 1 inputs")));
+        }
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
 TEST_P(OpsFunctionsTest, LocalMapRefusesGradientsThatDoNotFit) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
