@@ -73,7 +73,7 @@ struct ReportHeader {
   _exit(status.ok() ? 0 : 1);
 }
 
-// No exception may leave the child's copy of spawn().
+// An exception that leaves the function is its error: in spawn() it would leave the child's copy.
 Status call_function(absl::FunctionRef<Status(const Client&)> fn, const Client& client) {
   try {
     return fn(client);
@@ -297,4 +297,10 @@ Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn
 }
 
 }  // namespace internal
+Status run_client(absl::FunctionRef<Status(const Client&)> fn, const ClientOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect(options));
+  TESSERA_RETURN_IF_ERROR(call_function(fn, client));
+  return client.shutdown();
+}
+
 }  // namespace tessera

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// spawn: a whole job on this host, from one call.
+// spawn: a whole job on this host, from one call. run_client: one client, from its first call to
+// its last, in a program that a launcher starts.
 //
-//   Status s = spawn(4, [](const Client& client) -> Status { ... });
+//   Status run(const Client& client);
+//   Status s = spawn(4, run);       4 clients, in child processes
+//   Status s = run_client(run);     this process is a client: tessera_run --clients 4 program
 //
 // torch: torch.multiprocessing.spawn.
 #ifndef TESSERA_DTENSOR_SPAWN_H_
@@ -26,6 +29,16 @@ namespace tessera {
 // hold locks. FailedPrecondition if gRPC already runs in this process.
 Status spawn(int num_clients, absl::FunctionRef<Status(const Client& client)> fn,
              const ClientOptions& options = {});
+
+// Connects, calls `fn`, and shuts the client down where `fn` returned OK. The first error is the
+// result; an exception that leaves `fn` is Unknown.
+//
+// After an error it does not shut down, and a program that returns early by itself should not
+// either: shutdown() waits for the other clients, which may wait for this one in a call that it has
+// skipped. The client ends instead. Operations of the others that need it fail with Unavailable,
+// which names it.
+Status run_client(absl::FunctionRef<Status(const Client& client)> fn,
+                  const ClientOptions& options = {});
 
 }  // namespace tessera
 
