@@ -46,14 +46,15 @@
 //   to look at a relayout before it runs     relayout/plan.h, relayout/plan_step.h, for links of
 //                                            relayout/topology.h
 //   to draw layouts and plans                visualize/visualize.h, visualize/plan_flow.h
-//   for element types, shapes, arrays of     base/dtype.h, base/reduce_op.h, base/shape.h,
-//   the host and errors                      base/host_array.h, base/status.h
+//   for element types, shapes, dims, arrays  base/dtype.h, base/reduce_op.h, base/shape.h,
+//   of the host and errors                   base/dims.h, base/host_array.h, base/status.h
 //
 // The namespaces internal, host, cuda and nccl inside tessera, and what is marked "Internal" in
 // these headers, are not part of the API: they change without notice.
 #ifndef TESSERA_TESSERA_H_
 #define TESSERA_TESSERA_H_
 
+#include "base/dims.h"
 #include "base/dtype.h"
 #include "base/host_array.h"
 #include "base/reduce_op.h"

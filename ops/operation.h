@@ -13,8 +13,8 @@
 //   constinit const Operation kFlip = {.name = "flip", .arity = {1, 1},
 //                                      .attributes = kFlipAttributes, .plan = plan_flip,
 //                                      .gradient = flip_gradient, .sample = "f32 [8, 6]"};
-//   DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out) {
-//     return only(apply(kFlip, {x}, {dims}, out));
+//   DTensor flip(const DTensor& x, const Dims& dims, const Out& out) {
+//     return only(apply(kFlip, {x}, {dims.of_rank(rank_of(x))}, out));
 //   }
 //
 // An operation has a plan (a rule, a local kernel and what it makes), or parts (the same made of

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/dims.h"
 #include "base/dtype.h"
 #include "base/math.h"
 #include "base/reduce_op.h"
@@ -47,10 +48,10 @@ constexpr Reduction kAnyRow = {"any", ReduceOp::kMax, Takes::kBool};
 constexpr AttributeSpec kReductionAttributes[] = {{"dims", AttributeKind::kInts, "[1]", ""},
                                                   {"keep_dims", AttributeKind::kFlag, "", ""}};
 Attributes::Values values_of(const Dims& dims, KeepDims keep) {
-  return {dims.dims, keep == KeepDims::kYes};
+  return {dims.list(), keep == KeepDims::kYes};
 }
 Dims dims_of(const Attributes& attributes) {
-  return attributes.has("dims") ? Dims(attributes.integers("dims")) : Dims();
+  return attributes.has("dims") ? Dims(attributes.integers("dims")) : Dims(kAllDims);
 }
 KeepDims keep_of(const Attributes& attributes) {
   return attributes.flag("keep_dims") ? KeepDims::kYes : KeepDims::kNo;
@@ -75,9 +76,8 @@ Status check_dtype(const char* name, Takes takes, DType dtype) {
 }
 
 StatusOr<std::vector<bool>> marked_dims(const char* name, const Dims& dims, int64_t rank) {
-  std::vector<bool> marked(rank, !dims.dims.has_value());
-  if (!dims.dims.has_value()) return marked;
-  for (const int64_t each : *dims.dims) {
+  std::vector<bool> marked(rank, false);
+  for (const int64_t each : dims.of_rank(rank)) {
     TESSERA_ASSIGN_OR_RETURN(const int dim, checked_dim(name, each, rank));
     if (marked[dim]) return refusal(name, "dim ", dim, " is given twice");
     marked[dim] = true;
@@ -212,7 +212,7 @@ DTensor reduction_gradient(const Reduction& reduction, const Dims& dims, const G
     }
     case ReduceOp::kProd:
       return mul_or_zero(spread, internal::facts_of(x).uses_host_memory
-                                     ? only(apply(kProductsOfOthers, {x}, {dims.dims}))
+                                     ? only(apply(kProductsOfOthers, {x}, {dims.list()}))
                                      : products_by_quotients(x, dims));
     default:
       return spread;

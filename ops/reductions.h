@@ -2,8 +2,10 @@
 //
 // Reductions over dims, scans along a dim, and searches in a dim.
 //
-//   ops::sum(x)                            all dims: rank 0
-//   ops::mean(x, {0}, KeepDims::kYes)      dim 0, which stays with size 1
+//   ops::sum(x)                          all dims: rank 0
+//   ops::mean(x, 0, KeepDims::kYes)      dim 0, which stays with size 1
+//   ops::max(x, {-2, -1})                the last two dims
+//   ops::norm(x, {})                     no dim: of each element by itself
 //
 // sum, mean, prod, max, min, all and any of a dim that is split give a partial result: each device
 // reduces its part, and nothing is sent. var, norm, logsumexp, argmax and argmin give a whole one:
@@ -20,49 +22,38 @@
 #define TESSERA_OPS_REDUCTIONS_H_
 
 #include <cstdint>
-#include <initializer_list>
-#include <optional>
-#include <utility>
-#include <vector>
 
+#include "base/dims.h"
 #include "dtensor/dtensor.h"
 #include "ops/out.h"
 
 namespace tessera::ops {
 
-// Some dims of a tensor, or all.
-struct Dims {
-  Dims() = default;
-  Dims(std::initializer_list<int64_t> dims) : dims(dims) {}
-  Dims(std::vector<int64_t> dims) : dims(std::move(dims)) {}  // NOLINT: callers pass lists
-
-  std::optional<std::vector<int64_t>> dims;
-};
 // Whether reduced dims stay, with size 1.
 enum class KeepDims : uint8_t { kNo, kYes };
 
-DTensor sum(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::kNo,
+DTensor sum(const DTensor& x, const Dims& dims = kAllDims, KeepDims keep = KeepDims::kNo,
             const Out& out = {});
-DTensor mean(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::kNo,
+DTensor mean(const DTensor& x, const Dims& dims = kAllDims, KeepDims keep = KeepDims::kNo,
              const Out& out = {});
-DTensor prod(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::kNo,
+DTensor prod(const DTensor& x, const Dims& dims = kAllDims, KeepDims keep = KeepDims::kNo,
              const Out& out = {});
-DTensor max(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::kNo,
+DTensor max(const DTensor& x, const Dims& dims = kAllDims, KeepDims keep = KeepDims::kNo,
             const Out& out = {});
-DTensor min(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::kNo,
+DTensor min(const DTensor& x, const Dims& dims = kAllDims, KeepDims keep = KeepDims::kNo,
             const Out& out = {});
-DTensor all(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::kNo,
+DTensor all(const DTensor& x, const Dims& dims = kAllDims, KeepDims keep = KeepDims::kNo,
             const Out& out = {});
-DTensor any(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::kNo,
+DTensor any(const DTensor& x, const Dims& dims = kAllDims, KeepDims keep = KeepDims::kNo,
             const Out& out = {});
 // The mean squared distance from the mean.
-DTensor var(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::kNo,
+DTensor var(const DTensor& x, const Dims& dims = kAllDims, KeepDims keep = KeepDims::kNo,
             const Out& out = {});
 // The square root of the sum of squares.
-DTensor norm(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::kNo,
+DTensor norm(const DTensor& x, const Dims& dims = kAllDims, KeepDims keep = KeepDims::kNo,
              const Out& out = {});
 // log(sum(exp(x))), without overflow.
-DTensor logsumexp(const DTensor& x, const Dims& dims = {}, KeepDims keep = KeepDims::kNo,
+DTensor logsumexp(const DTensor& x, const Dims& dims = kAllDims, KeepDims keep = KeepDims::kNo,
                   const Out& out = {});
 
 // The index of the largest or smallest element along the dim, which is removed: i64, the lowest of

@@ -403,8 +403,8 @@ constinit const Operation kFlip = {.name = "flip",
                                    .gradient = flip_gradient,
                                    .sample = "f32 [8, 6]"};
 
-DTensor transpose(const DTensor& x, const std::vector<int64_t>& permutation, const Out& out) {
-  return only(apply(kTranspose, {x}, {permutation}, out));
+DTensor transpose(const DTensor& x, const Dims& permutation, const Out& out) {
+  return only(apply(kTranspose, {x}, {permutation.of_rank(rank_of(x))}, out));
 }
 
 DTensor reshape(const DTensor& x, const Shape& shape, const Out& out) {
@@ -435,8 +435,8 @@ DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
   return only(apply(kSlice, {x}, {starts, limits, std::move(strides)}, out));
 }
 
-DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out) {
-  return only(apply(kFlip, {x}, {dims}, out));
+DTensor flip(const DTensor& x, const Dims& dims, const Out& out) {
+  return only(apply(kFlip, {x}, {dims.of_rank(rank_of(x))}, out));
 }
 
 }  // namespace tessera::ops

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/dims.h"
 #include "base/shape.h"
 #include "dtensor/dtensor.h"
 #include "ops/out.h"
@@ -26,7 +27,7 @@
 namespace tessera::ops {
 
 // Dim k of the result is dim permutation[k] of x.
-DTensor transpose(const DTensor& x, const std::vector<int64_t>& permutation, const Out& out = {});
+DTensor transpose(const DTensor& x, const Dims& permutation, const Out& out = {});
 // The elements of x in row-major order. One size may be -1: it is computed from the others.
 DTensor reshape(const DTensor& x, const Shape& shape, const Out& out = {});
 // A dim of size 1 before dim `dim` of the result.
@@ -49,7 +50,7 @@ DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
 DTensor pad(const DTensor& x, const std::vector<int64_t>& low, const std::vector<int64_t>& high,
             const Scalar& value = 0, const Out& out = {});
 // The elements of x in reverse order along the dims.
-DTensor flip(const DTensor& x, const std::vector<int64_t>& dims, const Out& out = {});
+DTensor flip(const DTensor& x, const Dims& dims, const Out& out = {});
 // Element i becomes element i + shift; what leaves at the end comes in at the beginning.
 DTensor roll(const DTensor& x, int64_t shift, int64_t dim, const Out& out = {});
 // Dim d repeated repeats[d] times.
