@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "compute/cpu/pointwise.h"
+#include "compute/pointwise_ops.h"
 #include "ops/all_operations.h"
 #include "ops/apply.h"
 #include "ops/broadcast.h"

@@ -16,7 +16,6 @@
 #define TESSERA_OPS_POINTWISE_H_
 
 #include "base/dtype.h"
-#include "compute/pointwise_ops.h"
 #include "dtensor/dtensor.h"
 #include "ops/out.h"
 #include "ops/scalar.h"
@@ -24,34 +23,176 @@
 namespace tessera {
 namespace ops {
 
-// A function for each row of compute/pointwise_ops.h, which lists the names and the dtypes:
-//
-//   DTensor exp(const DTensor& x, const Out& out = {});             rows of one operand
-//
-//   DTensor add(const DTensor& a, const DTensor& b, const Out& out = {});      rows of two
-//   DTensor add(const DTensor& a, const Scalar& b, const Out& out = {});
-//   DTensor add(const Scalar& a, const DTensor& b, const Out& out = {});
-//
-//   gelu          by erf
-//   round         half to even
-//   mul_or_zero   for masks and gradients: 0 where a or b is 0, whatever the other operand is
-//   div_or_zero   0 where a is 0, or b is 0 or infinite, whatever the other operand is
-//   floor_div     the floor of the exact quotient, also of floats: 1 by 0.1 is 9; 0 for an integer
-//                 divided by 0
-//   mod           has the sign of b; 0 for an integer and 0
-//   pow           an integer to a negative power is truncated
-//   maximum, minimum   NaN only where both operands are NaN
-//   is_nan, equal, less, logical_and, ...   give bool
-#define TESSERA_FUNCTION_1_(name) DTensor name(const DTensor& x, const Out& out = {});
-#define TESSERA_FUNCTION_2_(name)                                        \
-  DTensor name(const DTensor& a, const DTensor& b, const Out& out = {}); \
-  DTensor name(const DTensor& a, const Scalar& b, const Out& out = {});  \
-  DTensor name(const Scalar& a, const DTensor& b, const Out& out = {});
-#define TESSERA_FUNCTION_(name, operands, dtypes, family) TESSERA_FUNCTION_##operands##_(name)
-TESSERA_POINTWISE_OPS_(TESSERA_FUNCTION_)
-#undef TESSERA_FUNCTION_
-#undef TESSERA_FUNCTION_2_
-#undef TESSERA_FUNCTION_1_
+// Each function has its formula, and behind "dx", "da" and "db" the derivative by the operand,
+// where y is the result. A gradient is the derivative times the cotangent of the result, and 0
+// where one of the two is 0. Results of bool and of integers have none.
+
+// ---- One operand: numbers
+
+// -x; dx: -1
+DTensor neg(const DTensor& x, const Out& out = {});
+// |x|; dx: sign(x)
+DTensor abs(const DTensor& x, const Out& out = {});
+// -1, 0 or 1, NaN of NaN; dx: 0
+DTensor sign(const DTensor& x, const Out& out = {});
+// x^2; dx: 2 x
+DTensor square(const DTensor& x, const Out& out = {});
+// x where x > 0, else 0; dx: 1 where x > 0, else 0
+DTensor relu(const DTensor& x, const Out& out = {});
+
+// ---- One operand: floats
+
+// e^x; dx: y
+DTensor exp(const DTensor& x, const Out& out = {});
+// e^x - 1, also exact near 0; dx: y + 1
+DTensor expm1(const DTensor& x, const Out& out = {});
+// ln(x); dx: 1 / x
+DTensor log(const DTensor& x, const Out& out = {});
+// ln(1 + x), also exact near 0; dx: 1 / (1 + x)
+DTensor log1p(const DTensor& x, const Out& out = {});
+// The square root; dx: 1 / (2 y)
+DTensor sqrt(const DTensor& x, const Out& out = {});
+// 1 / sqrt(x); dx: -y^3 / 2
+DTensor rsqrt(const DTensor& x, const Out& out = {});
+// 1 / x; dx: -y^2
+DTensor reciprocal(const DTensor& x, const Out& out = {});
+// The sine; dx: cos(x)
+DTensor sin(const DTensor& x, const Out& out = {});
+// The cosine; dx: -sin(x)
+DTensor cos(const DTensor& x, const Out& out = {});
+// The hyperbolic tangent; dx: 1 - y^2
+DTensor tanh(const DTensor& x, const Out& out = {});
+// 1 / (1 + e^-x); dx: y (1 - y)
+DTensor sigmoid(const DTensor& x, const Out& out = {});
+// x c(x) with c(x) = (1 + erf(x / sqrt(2))) / 2; dx: c(x) + x e^(-x^2 / 2) / sqrt(2 pi)
+DTensor gelu(const DTensor& x, const Out& out = {});
+// x s with s = sigmoid(x); dx: s (1 + x (1 - s))
+DTensor silu(const DTensor& x, const Out& out = {});
+// The error function; dx: 2 e^(-x^2) / sqrt(pi)
+DTensor erf(const DTensor& x, const Out& out = {});
+// ln(1 + e^x), without overflow; dx: sigmoid(x)
+DTensor softplus(const DTensor& x, const Out& out = {});
+// The largest integer that is not above x; dx: 0
+DTensor floor(const DTensor& x, const Out& out = {});
+// The smallest integer that is not below x; dx: 0
+DTensor ceil(const DTensor& x, const Out& out = {});
+// The nearest integer, half to even; dx: 0
+DTensor round(const DTensor& x, const Out& out = {});
+// Whether x is NaN: bool
+DTensor is_nan(const DTensor& x, const Out& out = {});
+
+// ---- One operand: bool
+
+// Whether x is false
+DTensor logical_not(const DTensor& x, const Out& out = {});
+
+// ---- Two operands: numbers
+
+// a + b; da: 1, db: 1
+DTensor add(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor add(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor add(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// a - b; da: 1, db: -1
+DTensor sub(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor sub(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor sub(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// a b; da: b, db: a
+DTensor mul(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor mul(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor mul(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// The floor of the exact quotient, also of floats: 1 by 0.1 is 9; 0 for an integer divided by 0;
+// da: 0, db: 0
+DTensor floor_div(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor floor_div(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor floor_div(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// a - floor_div(a, b) b, with the sign of b; 0 for an integer and 0; da: 1, db: -floor_div(a, b)
+DTensor mod(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor mod(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor mod(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// a^b; an integer to a negative power is truncated; da: b a^(b - 1), db: y ln(a), and 0 where a is
+// not positive
+DTensor pow(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor pow(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor pow(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// ---- Two operands: floats
+
+// a / b; da: 1 / b, db: -y / b
+DTensor div(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor div(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor div(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// For masks and gradients: 0 where a or b is 0, whatever the other is, else a b; as mul()
+DTensor mul_or_zero(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor mul_or_zero(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor mul_or_zero(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// 0 where a is 0 or b is infinite, whatever the other is, else a / b; as div()
+DTensor div_or_zero(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor div_or_zero(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor div_or_zero(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// ---- Two operands: every dtype
+
+// The larger one; NaN only where both are NaN; da: 1 where a is larger, 1/2 where the operands are
+// equal, else 0; db: alike
+DTensor maximum(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor maximum(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor maximum(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// The smaller one, as maximum()
+DTensor minimum(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor minimum(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor minimum(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// Whether a = b: bool, as all below
+DTensor equal(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor equal(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor equal(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// Whether a and b differ
+DTensor not_equal(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor not_equal(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor not_equal(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// Whether a < b
+DTensor less(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor less(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor less(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// Whether a <= b
+DTensor less_equal(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor less_equal(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor less_equal(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// Whether a > b
+DTensor greater(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor greater(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor greater(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// Whether a >= b
+DTensor greater_equal(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor greater_equal(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor greater_equal(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// ---- Two operands: bool
+
+// Whether both are true
+DTensor logical_and(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor logical_and(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor logical_and(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// Whether one or both are true
+DTensor logical_or(const DTensor& a, const DTensor& b, const Out& out = {});
+DTensor logical_or(const DTensor& a, const Scalar& b, const Out& out = {});
+DTensor logical_or(const Scalar& a, const DTensor& b, const Out& out = {});
+
+// ---- Others
 
 // a where the condition, a tensor of bool, holds, else b.
 DTensor select(const DTensor& condition, const DTensor& a, const DTensor& b, const Out& out = {});

@@ -2,16 +2,20 @@
 //
 // What holds for every operation: names, samples, rules, and refusals of calls by text.
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "compute/pointwise_ops.h"
+#include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,6 +23,8 @@
 #include "ops/attributes.h"
 #include "ops/operand_type.h"
 #include "ops/operation.h"
+#include "ops/out.h"
+#include "ops/pointwise.h"
 #include "ops/scalar.h"
 #include "tests/support/matchers.h"
 
@@ -116,6 +122,24 @@ TEST_P(EveryOperationTest, NamesItselfWhereACallIsRefused) {
     EXPECT_THAT(plan_with(types(), ""), refused("is missing; give one, as in "));
     break;
   }
+}
+
+// ops/pointwise.h declares, in words, a function for each row of the list that kernels are made of.
+#define TESSERA_FUNCTION_1_(name) static_cast<Unary>(&ops::name),
+#define TESSERA_FUNCTION_2_(name)                                        \
+  static_cast<Binary>(&ops::name), static_cast<ScalarRight>(&ops::name), \
+      static_cast<ScalarLeft>(&ops::name),
+#define TESSERA_FUNCTION_(name, operands, dtypes, family) TESSERA_FUNCTION_##operands##_(name)
+TEST(PointwiseTest, HasAFunctionOfEachRow) {
+  using ops::Out;
+  using ops::Scalar;
+  using Unary = DTensor (*)(const DTensor&, const Out&);
+  using Binary = DTensor (*)(const DTensor&, const DTensor&, const Out&);
+  using ScalarRight = DTensor (*)(const DTensor&, const Scalar&, const Out&);
+  using ScalarLeft = DTensor (*)(const Scalar&, const DTensor&, const Out&);
+  const std::variant<Unary, Binary, ScalarRight, ScalarLeft> kFunctions[] = {
+      TESSERA_POINTWISE_OPS_(TESSERA_FUNCTION_)};
+  EXPECT_GT(std::size(kFunctions), 80);
 }
 
 // ---- Attributes
