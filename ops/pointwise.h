@@ -3,6 +3,8 @@
 // Elementwise operations, with NumPy's broadcasting.
 //
 //   DTensor y = ops::relu(x * w + 1.0);
+//   y /= 2;
+//   DTensor is_large = y > 0.5;            of bool
 //
 // The result has the layout on which the operands agree: each of its dims is split as the operands
 // split it, and an operand that does not split a dim is sliced for nothing. neg, add, sub, select,
@@ -209,18 +211,70 @@ DTensor cast(const DTensor& x, const Out& out = {}) {
 
 }  // namespace ops
 
+// ---- Operators
+//
+// Of tensors, and of a tensor and a C++ number on either side. Comparisons are elementwise and give
+// tensors of bool; `%` is mod(). `x += y` is `x = x + y`: x becomes another tensor, and copies of x
+// keep the value.
+
 inline DTensor operator-(const DTensor& x) { return ops::neg(x); }
-#define TESSERA_OPERATOR_(symbol, name)                                                          \
-  inline DTensor operator symbol(const DTensor& a, const DTensor& b) { return ops::name(a, b); } \
-  inline DTensor operator symbol(const DTensor& a, const ops::Scalar& b) {                       \
-    return ops::name(a, b);                                                                      \
-  }                                                                                              \
-  inline DTensor operator symbol(const ops::Scalar& a, const DTensor& b) { return ops::name(a, b); }
-TESSERA_OPERATOR_(+, add)
-TESSERA_OPERATOR_(-, sub)
-TESSERA_OPERATOR_(*, mul)
-TESSERA_OPERATOR_(/, div)
-#undef TESSERA_OPERATOR_
+
+inline DTensor operator+(const DTensor& a, const DTensor& b) { return ops::add(a, b); }
+inline DTensor operator+(const DTensor& a, const ops::Scalar& b) { return ops::add(a, b); }
+inline DTensor operator+(const ops::Scalar& a, const DTensor& b) { return ops::add(a, b); }
+
+inline DTensor operator-(const DTensor& a, const DTensor& b) { return ops::sub(a, b); }
+inline DTensor operator-(const DTensor& a, const ops::Scalar& b) { return ops::sub(a, b); }
+inline DTensor operator-(const ops::Scalar& a, const DTensor& b) { return ops::sub(a, b); }
+
+inline DTensor operator*(const DTensor& a, const DTensor& b) { return ops::mul(a, b); }
+inline DTensor operator*(const DTensor& a, const ops::Scalar& b) { return ops::mul(a, b); }
+inline DTensor operator*(const ops::Scalar& a, const DTensor& b) { return ops::mul(a, b); }
+
+inline DTensor operator/(const DTensor& a, const DTensor& b) { return ops::div(a, b); }
+inline DTensor operator/(const DTensor& a, const ops::Scalar& b) { return ops::div(a, b); }
+inline DTensor operator/(const ops::Scalar& a, const DTensor& b) { return ops::div(a, b); }
+
+inline DTensor operator%(const DTensor& a, const DTensor& b) { return ops::mod(a, b); }
+inline DTensor operator%(const DTensor& a, const ops::Scalar& b) { return ops::mod(a, b); }
+inline DTensor operator%(const ops::Scalar& a, const DTensor& b) { return ops::mod(a, b); }
+
+inline DTensor operator==(const DTensor& a, const DTensor& b) { return ops::equal(a, b); }
+inline DTensor operator==(const DTensor& a, const ops::Scalar& b) { return ops::equal(a, b); }
+inline DTensor operator==(const ops::Scalar& a, const DTensor& b) { return ops::equal(a, b); }
+
+inline DTensor operator!=(const DTensor& a, const DTensor& b) { return ops::not_equal(a, b); }
+inline DTensor operator!=(const DTensor& a, const ops::Scalar& b) { return ops::not_equal(a, b); }
+inline DTensor operator!=(const ops::Scalar& a, const DTensor& b) { return ops::not_equal(a, b); }
+
+inline DTensor operator<(const DTensor& a, const DTensor& b) { return ops::less(a, b); }
+inline DTensor operator<(const DTensor& a, const ops::Scalar& b) { return ops::less(a, b); }
+inline DTensor operator<(const ops::Scalar& a, const DTensor& b) { return ops::less(a, b); }
+
+inline DTensor operator<=(const DTensor& a, const DTensor& b) { return ops::less_equal(a, b); }
+inline DTensor operator<=(const DTensor& a, const ops::Scalar& b) { return ops::less_equal(a, b); }
+inline DTensor operator<=(const ops::Scalar& a, const DTensor& b) { return ops::less_equal(a, b); }
+
+inline DTensor operator>(const DTensor& a, const DTensor& b) { return ops::greater(a, b); }
+inline DTensor operator>(const DTensor& a, const ops::Scalar& b) { return ops::greater(a, b); }
+inline DTensor operator>(const ops::Scalar& a, const DTensor& b) { return ops::greater(a, b); }
+
+inline DTensor operator>=(const DTensor& a, const DTensor& b) { return ops::greater_equal(a, b); }
+inline DTensor operator>=(const DTensor& a, const ops::Scalar& b) {
+  return ops::greater_equal(a, b);
+}
+inline DTensor operator>=(const ops::Scalar& a, const DTensor& b) {
+  return ops::greater_equal(a, b);
+}
+
+inline DTensor& operator+=(DTensor& x, const DTensor& y) { return x = x + y; }
+inline DTensor& operator+=(DTensor& x, const ops::Scalar& y) { return x = x + y; }
+inline DTensor& operator-=(DTensor& x, const DTensor& y) { return x = x - y; }
+inline DTensor& operator-=(DTensor& x, const ops::Scalar& y) { return x = x - y; }
+inline DTensor& operator*=(DTensor& x, const DTensor& y) { return x = x * y; }
+inline DTensor& operator*=(DTensor& x, const ops::Scalar& y) { return x = x * y; }
+inline DTensor& operator/=(DTensor& x, const DTensor& y) { return x = x / y; }
+inline DTensor& operator/=(DTensor& x, const ops::Scalar& y) { return x = x / y; }
 
 }  // namespace tessera
 
