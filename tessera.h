@@ -22,7 +22,8 @@
 //                                            ops/local_gradient.h
 //   to compute with tensors                  ops/pointwise.h, ops/reductions.h, ops/contract.h,
 //                                            ops/shapes.h, ops/nn.h, ops/elementwise.h, in
-//                                            namespace tessera::ops; gradients: ops/tape.h
+//                                            namespace tessera::ops; gradients: ops/tape.h; parts
+//                                            of a tensor: dtensor/index.h
 //   to train                                 ops/variable.h, nn/parameters.h, nn/optimizer.h; the
 //                                            parameters in namespace tessera::nn
 //   to draw random numbers                   ops/random.h, in namespace tessera::random

@@ -27,6 +27,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -39,6 +40,7 @@
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
+#include "dtensor/index.h"
 #include "layout/layout.h"
 #include "relayout/plan.h"
 
@@ -118,6 +120,10 @@ class DTensor {
   Status await() const;
   // The error known now, without waiting.
   Status status() const;
+  // A part of the tensor, one index for each of the first dims (dtensor/index.h):
+  // x[{1, kAll, Range{0, -1}}]. An operation, as ops::slice(), with a gradient; a failed index is
+  // the error of the result. Defined in ops/, of which every program has the library.
+  DTensor operator[](std::initializer_list<Index> indices) const;
   // Describes for a terminal how this tensor was made. For an operation: its rule, the layouts to
   // which its operands were moved, the bytes of these moves, and the alternatives that were
   // compared where operands disagreed.

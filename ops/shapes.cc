@@ -306,6 +306,28 @@ StatusOr<OpPlan> plan_flip(Operands operands, const Attributes& attributes) {
   return plan;
 }
 
+constexpr AttributeSpec kNarrowAttributes[] = {{"dim", AttributeKind::kInt, "1"},
+                                               {"start", AttributeKind::kInt, "1"},
+                                               {"length", AttributeKind::kInt, "3"}};
+
+Results narrow_parts(const OpCall& call) {
+  const DTensor& x = call.operands[0];
+  const int64_t start = call.attributes.integer("start");
+  const int64_t length = call.attributes.integer("length");
+  const StatusOr<int> dim = checked_dim("narrow", call.attributes.integer("dim"), rank_of(x));
+  if (!dim.ok()) return refuse(call, dim.status());
+  const int64_t size = x.shape()[*dim];
+  if (start < 0 || length < 0 || start > size || length > size - start) {
+    return refuse(call, refusal("narrow", "dim ", *dim, " from ", start, ", ", length,
+                                " elements: not in a dim of ", size, " elements"));
+  }
+  std::vector<int64_t> starts(x.shape().size(), 0);
+  std::vector<int64_t> limits = x.shape();
+  starts[*dim] = start;
+  limits[*dim] = start + length;
+  return {slice(x, starts, limits, {}, call.out)};
+}
+
 Gradients shape_back(const GradientCall& call) {
   return {reshape(call.cotangent, call.operands[0].shape())};
 }
@@ -396,6 +418,13 @@ constinit const Operation kSlice = {.name = "slice",
                                     .plan = plan_slice,
                                     .gradient = slice_gradient,
                                     .sample = "f32 [8, 6]"};
+constinit const Operation kNarrow = {.name = "narrow",
+                                     .arity = {1, 1},
+                                     .attributes = kNarrowAttributes,
+                                     .gradient = Gradient::of_parts(),
+                                     .parts = narrow_parts,
+                                     .made_of = "slice",
+                                     .sample = "f32 [8, 6]"};
 constinit const Operation kFlip = {.name = "flip",
                                    .arity = {1, 1},
                                    .attributes = kFlipDims,
@@ -433,6 +462,10 @@ DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
     strides[dim] = std::min(strides[dim], std::max<int64_t>(reach, 1));
   }
   return only(apply(kSlice, {x}, {starts, limits, std::move(strides)}, out));
+}
+
+DTensor narrow(const DTensor& x, int64_t dim, int64_t start, int64_t length, const Out& out) {
+  return only(apply(kNarrow, {x}, {dim, start, length}, out));
 }
 
 DTensor flip(const DTensor& x, const Dims& dims, const Out& out) {

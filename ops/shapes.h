@@ -46,6 +46,8 @@ std::vector<DTensor> split(const DTensor& x, const std::vector<int64_t>& sizes, 
 DTensor slice(const DTensor& x, const std::vector<int64_t>& starts,
               const std::vector<int64_t>& limits, const std::vector<int64_t>& strides = {},
               const Out& out = {});
+// Elements start to start + length - 1 of the dim. `start` does not count from the end.
+DTensor narrow(const DTensor& x, int64_t dim, int64_t start, int64_t length, const Out& out = {});
 // low[d] elements of `value` before dim d, high[d] behind it.
 DTensor pad(const DTensor& x, const std::vector<int64_t>& low, const std::vector<int64_t>& high,
             const Scalar& value = 0, const Out& out = {});
