@@ -12,7 +12,8 @@
 //   manager which client this process is     job/cluster/cluster.h
 //   to arrange devices along named axes      mesh/mesh.h; a device is in device/device.h
 //   to say how a tensor is split             layout/layout.h
-//   to make, move and read tensors           dtensor/dtensor.h; as Eigen tensors: dtensor/eigen.h
+//   to make, move and read tensors           dtensor/dtensor.h, ops/creation.h; as Eigen tensors:
+//                                            dtensor/eigen.h
 //   to share shards with other libraries     files/dlpack.h
 //   to read and write files of other tools   files/array_files.h
 //   to keep the values of a run              checkpoint/checkpoint.h, checkpoint/pending.h,
@@ -95,6 +96,7 @@
 #include "nn/optimizer.h"
 #include "nn/parameters.h"
 #include "ops/contract.h"
+#include "ops/creation.h"
 #include "ops/elementwise.h"
 #include "ops/local_gradient.h"
 #include "ops/nn.h"

@@ -37,6 +37,7 @@ namespace tessera::ops {
   X(kSumsOfShards)                                                                        \
   /* shapes.cc */ X(kTranspose) X(kReshape) X(kExpandDims) X(kSqueeze) X(kBroadcastTo)    \
   X(kSlice) X(kNarrow) X(kFlip)                                                           \
+  /* creation.cc */ X(kZerosLike) X(kOnesLike) X(kFullLike) X(kTril) X(kTriu)             \
   /* joining.cc */ X(kSplit) X(kConcat) X(kStack) X(kPad) X(kRoll) X(kTile)               \
   /* indexing.cc */ X(kTake) X(kScatterAdd) X(kOneHot)                                    \
   /* conv.cc */ X(kConv2d) X(kConv2dByX) X(kConv2dByFilter) X(kMaxPool2d)                 \
