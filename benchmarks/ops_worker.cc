@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "benchmarks/peers/worker.h"
 #include "benchmarks/training.h"
 #include "tessera.h"
@@ -228,7 +227,7 @@ class OpsWorker : public Contestant {
         std::make_shared<std::vector<Variable>>(1, Variable("w", noise_tensor(1, shape, layout)));
     auto adam = std::make_shared<AdamW>();
     operation->call = [=, gradient = noise_tensor(2, shape, layout)](int) {
-      const Status status = adam->apply(absl::MakeSpan(*variable), {&gradient, 1});
+      const Status status = adam->apply(*variable, {&gradient, 1});
       return text_of(status.ok() ? (*variable)[0].value().await() : status);
     };
     operation->value = [variable] { return value_of((*variable)[0].value()); };

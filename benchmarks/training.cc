@@ -227,7 +227,7 @@ Status ReplicaTraining::step() {
   }
   const std::vector<distribute::DistributedValues> parts(results.begin(), results.end() - 1);
   const std::vector<DTensor> sums = strategy_.batch_reduce_to(ReduceOp::kSum, parts, layouts);
-  TESSERA_RETURN_IF_ERROR(optimizer_.apply(absl::MakeSpan(variables), sums));
+  TESSERA_RETURN_IF_ERROR(optimizer_.apply(variables, sums));
   for (const Variable& variable : variables) {
     TESSERA_RETURN_IF_ERROR(variable.value().await());
   }

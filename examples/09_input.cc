@@ -15,7 +15,6 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/types/span.h"
 #include "examples/data_file.h"
 #include "tessera.h"
 
@@ -75,7 +74,7 @@ Status train(const std::string& file) {
     const DTensor w = tape.watch(weights[0].value());
     const DTensor loss = ops::mean(ops::softmax_cross_entropy(ops::matmul(x, w), labels));
     const std::vector<DTensor> gradients = tape.gradient(loss, {w}, {.reduce = Reduce::kLater});
-    TESSERA_RETURN_IF_ERROR(optimizer.apply(absl::MakeSpan(weights), gradients));
+    TESSERA_RETURN_IF_ERROR(optimizer.apply(weights, gradients));
     if (number % 15 != 0) continue;
     TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, loss.to_host<float>());
     if (client.client_id() == 0) {

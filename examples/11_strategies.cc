@@ -18,7 +18,6 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "examples/data_file.h"
 #include "tessera.h"
 
@@ -120,7 +119,7 @@ Status update(const Strategy& strategy, Sgd& optimizer, Model& model,
   Variable weights[] = {model.hidden.variable(), model.output.variable()};
   const std::vector<DTensor> gradients = strategy.batch_reduce_to(
       ReduceOp::kSum, {results[1], results[2]}, {weights[0].layout(), weights[1].layout()});
-  return optimizer.apply(absl::MakeSpan(weights), gradients);
+  return optimizer.apply(weights, gradients);
 }
 
 // 6. A variable is saved as its value, and any strategy restores it.

@@ -367,16 +367,16 @@ Status Adagrad::prepare(absl::Span<const Variable> variables) {
   return prepare_with(*this, variables);
 }
 
-Status Sgd::apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients) {
+Status Sgd::apply(absl::Span<const Variable> variables, absl::Span<const DTensor> gradients) {
   return apply_with(*this, variables, gradients);
 }
-Status Adam::apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients) {
+Status Adam::apply(absl::Span<const Variable> variables, absl::Span<const DTensor> gradients) {
   return apply_with(*this, variables, gradients);
 }
-Status AdamW::apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients) {
+Status AdamW::apply(absl::Span<const Variable> variables, absl::Span<const DTensor> gradients) {
   return apply_with(*this, variables, gradients);
 }
-Status Adagrad::apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients) {
+Status Adagrad::apply(absl::Span<const Variable> variables, absl::Span<const DTensor> gradients) {
   return apply_with(*this, variables, gradients);
 }
 

@@ -4,6 +4,7 @@
 //
 //   AdamW optimizer{.learning_rate = 1e-3};
 //   optimizer.apply(variables, tape.gradient(loss, watched));
+//   optimizer.apply({w}, {gradient});
 //
 // An optimizer keeps state for each variable. The parts of the state are variables with names,
 // which can be saved and restored as those of a model:
@@ -69,7 +70,7 @@ struct Sgd {
 
   nn::Parameters& state() { return kept.parameters(); }
   Status prepare(absl::Span<const Variable> variables);
-  Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
+  Status apply(absl::Span<const Variable> variables, absl::Span<const DTensor> gradients);
 };
 
 struct Adam {
@@ -83,7 +84,7 @@ struct Adam {
 
   nn::Parameters& state() { return kept.parameters(); }
   Status prepare(absl::Span<const Variable> variables);
-  Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
+  Status apply(absl::Span<const Variable> variables, absl::Span<const DTensor> gradients);
 };
 
 struct AdamW {
@@ -97,7 +98,7 @@ struct AdamW {
 
   nn::Parameters& state() { return kept.parameters(); }
   Status prepare(absl::Span<const Variable> variables);
-  Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
+  Status apply(absl::Span<const Variable> variables, absl::Span<const DTensor> gradients);
 };
 
 struct Adagrad {
@@ -110,7 +111,7 @@ struct Adagrad {
 
   nn::Parameters& state() { return kept.parameters(); }
   Status prepare(absl::Span<const Variable> variables);
-  Status apply(absl::Span<Variable> variables, absl::Span<const DTensor> gradients);
+  Status apply(absl::Span<const Variable> variables, absl::Span<const DTensor> gradients);
 };
 
 // The gradients times max_norm / max(norm, max_norm), and the norm: the square root of the sum of

@@ -172,7 +172,7 @@ StatusOr<Numbers> train_network(const Strategy& strategy) {
     for (size_t i = 0; i < weights.size(); ++i) {
       gradients.push_back(strategy.reduce_to(ReduceOp::kAvg, results[i], weights[i].layout()));
     }
-    TESSERA_RETURN_IF_ERROR(optimizer.apply(absl::MakeSpan(weights), gradients));
+    TESSERA_RETURN_IF_ERROR(optimizer.apply(weights, gradients));
   }
   for (const DistributedVariable& variable : variables) {
     TESSERA_RETURN_IF_ERROR(strategy.check_replicas(variable));

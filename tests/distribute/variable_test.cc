@@ -493,7 +493,7 @@ TEST_P(DistributeVariableTest, VariableOfAnOptimizerInAReplicaFunction) {
                 [&] { return v.variable().assign_sub(one); },
                 [&] {
                   Sgd sgd{.learning_rate = 0.1};
-                  return sgd.apply(absl::MakeSpan(&v.variable(), 1), {one});
+                  return sgd.apply({v.variable()}, {one});
                 },
             };
             for (const std::function<Status()>& call : calls) {
@@ -514,31 +514,30 @@ TEST_P(DistributeVariableTest, VariableOfAnOptimizerInAReplicaFunction) {
 
 // optimizer_sum, optimizer_mean
 TEST_P(DistributeVariableTest, Optimizers) {
-  EXPECT_THAT(run(3,
-                  [](const Client&, const Strategy& strategy) -> Status {
-                    const auto vector = [&](std::vector<float> values) {
-                      return on_mesh(strategy.mesh(), vector_of(std::move(values)));
-                    };
-                    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
-                      TESSERA_ASSIGN_OR_RETURN(DistributedVariable w,
-                                               strategy.variable("w", vector({1, 1})));
-                      const PerReplica gradients = strategy.run([&](ReplicaContext& replica) {
-                        const auto factor =
-                            static_cast<float>(replica.replica_id_in_sync_group() + 1);
-                        return on_mesh(replica.mesh(), vector_of<float>({factor, 2 * factor}));
-                      });
-                      Sgd sgd;
-                      sgd.learning_rate = 0.1;
-                      TESSERA_RETURN_IF_ERROR(sgd.apply(absl::MakeSpan(&w.variable(), 1),
-                                                        {strategy.reduce(op, gradients)}));
-                      TESSERA_RETURN_IF_ERROR(expect_values<float>(
-                          w.value(), {2},
-                          op == ReduceOp::kSum ? std::vector<float>{0.4F, -0.2F}
-                                               : std::vector<float>{0.8F, 0.6F}));
-                    }
-                    return absl::OkStatus();
-                  }),
-              IsOk());
+  EXPECT_THAT(
+      run(3,
+          [](const Client&, const Strategy& strategy) -> Status {
+            const auto vector = [&](std::vector<float> values) {
+              return on_mesh(strategy.mesh(), vector_of(std::move(values)));
+            };
+            for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg}) {
+              TESSERA_ASSIGN_OR_RETURN(DistributedVariable w,
+                                       strategy.variable("w", vector({1, 1})));
+              const PerReplica gradients = strategy.run([&](ReplicaContext& replica) {
+                const auto factor = static_cast<float>(replica.replica_id_in_sync_group() + 1);
+                return on_mesh(replica.mesh(), vector_of<float>({factor, 2 * factor}));
+              });
+              Sgd sgd;
+              sgd.learning_rate = 0.1;
+              TESSERA_RETURN_IF_ERROR(sgd.apply({w.variable()}, {strategy.reduce(op, gradients)}));
+              TESSERA_RETURN_IF_ERROR(expect_values<float>(w.value(), {2},
+                                                           op == ReduceOp::kSum
+                                                               ? std::vector<float>{0.4F, -0.2F}
+                                                               : std::vector<float>{0.8F, 0.6F}));
+            }
+            return absl::OkStatus();
+          }),
+      IsOk());
 }
 
 // initial_differs, initial_from_first, cross_assign_differs

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -131,9 +130,9 @@ TEST_P(OptimizerStateTest, NamesOfVariablesThatShareOne) {
                                                Variable("w", zero)};
                 std::vector<Variable> first(later.begin(), later.begin() + 2);
                 Sgd sgd{.momentum = 0.5};
-                TESSERA_RETURN_IF_ERROR(sgd.apply(absl::MakeSpan(first), {zero, zero}));
+                TESSERA_RETURN_IF_ERROR(sgd.apply(first, {zero, zero}));
                 TESSERA_RETURN_IF_ERROR(expect_names(sgd.state(), "w#2/momentum w/momentum"));
-                TESSERA_RETURN_IF_ERROR(sgd.apply(absl::MakeSpan(later), {zero, zero, zero}));
+                TESSERA_RETURN_IF_ERROR(sgd.apply(later, {zero, zero, zero}));
                 return expect_names(sgd.state(), "w#2/momentum w/momentum w#3/momentum");
               }),
               IsOk());

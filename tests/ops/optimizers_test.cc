@@ -137,7 +137,7 @@ Status run_steps(const Mesh& mesh, const OptimizerCase& row, const Form& form,
   for (int64_t step = 0; step < row.steps; ++step) {
     const DTensor gradient = relayout(make(row.gradients, step * kSize, {kSize}, whole),
                                       Layout::parse(mesh, form.gradient));
-    TESSERA_RETURN_IF_ERROR(optimizer.apply(absl::MakeSpan(variables), {gradient}));
+    TESSERA_RETURN_IF_ERROR(optimizer.apply(variables, {gradient}));
   }
   TESSERA_REQUIRE(variables[0].value().layout() == layout);
   TESSERA_ASSIGN_OR_RETURN(const HostTensor<double> host, variables[0].value().to_host<double>());
@@ -239,7 +239,7 @@ TEST_P(OptimizersTest, Refusals) {
         std::vector<Variable> twice = {one[0], one[0]};
         std::vector<Variable> integers = {Variable("n", zeros<int32_t>({4}, layout))};
         const auto apply = [](std::vector<Variable>& variables, std::vector<DTensor> gradients) {
-          return Sgd{}.apply(absl::MakeSpan(variables), gradients);
+          return Sgd{}.apply(variables, gradients);
         };
         TESSERA_RETURN_IF_ERROR(refused(apply(one, {}), "Sgd: 1 variables and 0 gradients"));
         TESSERA_RETURN_IF_ERROR(refused(apply(one, {zeros<float>({5}, layout)}),
@@ -311,14 +311,14 @@ TEST_P(OptimizersTest, StepsAreInPlaceUnlessTheOldValueIsHeld) {
                   std::vector<Variable> one = {Variable("v", iota<float>({size}, split))};
                   Sgd sgd{.learning_rate = 1, .momentum = 0.5};
                   const DTensor gradient = ones<float>({size}, split);
-                  TESSERA_RETURN_IF_ERROR(sgd.apply(absl::MakeSpan(one), {gradient}));
+                  TESSERA_RETURN_IF_ERROR(sgd.apply(one, {gradient}));
                   TESSERA_ASSIGN_OR_RETURN(const auto first, shards_of(one[0].value()));
-                  TESSERA_RETURN_IF_ERROR(sgd.apply(absl::MakeSpan(one), {gradient}));
+                  TESSERA_RETURN_IF_ERROR(sgd.apply(one, {gradient}));
                   TESSERA_ASSIGN_OR_RETURN(const auto second, shards_of(one[0].value()));
                   // Views of a GPU's memory are copies.
                   if (!is_gpu) TESSERA_REQUIRE(first == second, size);
                   const DTensor held = one[0].value();
-                  TESSERA_RETURN_IF_ERROR(sgd.apply(absl::MakeSpan(one), {gradient}));
+                  TESSERA_RETURN_IF_ERROR(sgd.apply(one, {gradient}));
                   TESSERA_RETURN_IF_ERROR(expect_shards<float>(
                       held, [](int64_t i) { return static_cast<float>(i) - 2.5f; }));
                   TESSERA_RETURN_IF_ERROR(expect_shards<float>(
@@ -338,7 +338,7 @@ TEST_P(OptimizersTest, HalvesAreComputedInF32) {
                 Adam adam{.learning_rate = 0.5, .epsilon = 0};
                 const DTensor gradient = full<Eigen::bfloat16>({9}, Eigen::bfloat16(4), split);
                 for (int step = 0; step < 2; ++step) {
-                  TESSERA_RETURN_IF_ERROR(adam.apply(absl::MakeSpan(one), {gradient}));
+                  TESSERA_RETURN_IF_ERROR(adam.apply(one, {gradient}));
                 }
                 TESSERA_ASSIGN_OR_RETURN(const auto host,
                                          one[0].value().to_host<Eigen::bfloat16>());
@@ -360,7 +360,7 @@ StatusOr<double> length_of_last_step(const Layout& layout, Optimizer optimizer, 
   const DTensor same = full<T>({kSize}, static_cast<T>(static_cast<float>(gradient)), layout);
   for (int step = 0; step < kSteps; ++step) {
     TESSERA_RETURN_IF_ERROR(one[0].assign(zeros<T>({kSize}, layout)));
-    TESSERA_RETURN_IF_ERROR(optimizer.apply(absl::MakeSpan(one), {same}));
+    TESSERA_RETURN_IF_ERROR(optimizer.apply(one, {same}));
   }
   for (const Variable& state : optimizer.state().variables()) {
     if (state.name() == "v/step") continue;

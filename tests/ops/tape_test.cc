@@ -264,7 +264,7 @@ TEST_F(TapeTest, NoStepOfAnOptimizerIsLost) {
     run_threads(3, 200, [&](int thread) {
       std::vector<Variable> variables = {variable};
       return thread == 2 ? variable.assign_add(one)
-                         : optimizers[thread].apply(absl::MakeSpan(variables), {minus_one});
+                         : optimizers[thread].apply(variables, {minus_one});
     });
     EXPECT_THAT(values(variable.value()), Each(600.0)) << shard_state;
   }
