@@ -11,4 +11,9 @@ Status with_context(const Status& status, absl::string_view context) {
   return Status(status.code(), absl::StrCat(context, ": ", status.message()));
 }
 
+Status internal::empty_handle(absl::string_view call, absl::string_view type) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(call, " of an empty ", type, "; assign a value to the ", type, " first"));
+}
+
 }  // namespace tessera

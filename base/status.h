@@ -29,6 +29,10 @@ using absl::StatusOr;
 Status with_context(const Status& status, absl::string_view context);
 
 namespace internal {
+// FailedPrecondition "Mesh::slice() of an empty Mesh; ...", for the use of a default-constructed
+// handle of class `type`.
+Status empty_handle(absl::string_view call, absl::string_view type);
+
 inline const Status& as_status(const Status& status) { return status; }
 template <class T>
 const Status& as_status(const StatusOr<T>& result) {

@@ -35,7 +35,8 @@ void fill_box(const Shape& shape, const Box& box, absl::Span<T> out, Fn fn) {
   }
 }
 
-DTensor integers(const Shape& shape, LayoutArg layout, const std::function<int64_t(int64_t)>& fn) {
+DTensor integers(const Shape& shape, const LayoutArg& layout,
+                 const std::function<int64_t(int64_t)>& fn) {
   return from_function<int64_t>(shape, layout, [&](const Box& box, absl::Span<int64_t> out) {
     fill_box(shape, box, out, fn);
   });
@@ -88,7 +89,7 @@ DTensor logits_of(Weights& w, const TransformerSize& size, const DTensor& tokens
 
 }  // namespace
 
-DTensor noise_tensor(uint32_t seed, const Shape& shape, LayoutArg layout, float factor,
+DTensor noise_tensor(uint32_t seed, const Shape& shape, const LayoutArg& layout, float factor,
                      float offset) {
   return from_function<float>(shape, layout, [&](const Box& box, absl::Span<float> out) {
     fill_box(shape, box, out, [&](int64_t i) { return noise(seed, i) * factor + offset; });

@@ -21,7 +21,7 @@
 namespace tessera::bench {
 
 // The element of a tensor of f32 with this index is noise(seed, index) * factor + offset.
-DTensor noise_tensor(uint32_t seed, const Shape& shape, LayoutArg layout, float factor = 1,
+DTensor noise_tensor(uint32_t seed, const Shape& shape, const LayoutArg& layout, float factor = 1,
                      float offset = 0);
 
 // Images of `inputs` numbers, in `classes` classes.

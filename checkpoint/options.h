@@ -44,7 +44,7 @@ struct AsyncOptions {
 // A tensor to restore. Shape and dtype are the saved ones.
 struct Target {
   std::string name;
-  StatusOr<Layout> layout;
+  LayoutArg layout;
 };
 
 struct RestoreOptions {

@@ -218,7 +218,7 @@ StatusOr<RestorePlan> plan_restore(std::shared_ptr<const Info> info,
                                               did_you_mean(target.name, names)));
     }
     const TensorInfo& tensor = info->tensors[found->second];
-    TESSERA_ASSIGN_OR_RETURN(const Layout layout, target.layout);
+    TESSERA_ASSIGN_OR_RETURN(const Layout layout, target.layout.layout());
     const Status legal = layout.validate_shape(tensor.shape);
     if (!legal.ok()) return with_context(legal, absl::StrCat("tensor ", quoted(tensor.name)));
     TESSERA_ASSIGN_OR_RETURN(const DType dtype, internal::dtype_of(tensor));

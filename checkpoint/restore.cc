@@ -173,20 +173,22 @@ CallText describe_call(absl::string_view call, const std::string& path,
                                     static_cast<int>(options.reads), ", join_gap_bytes ",
                                     options.join_gap_bytes));
   for (const Target& target : targets) {
-    text.lines.push_back(absl::StrCat(
-        "target ", quoted(target.name), " under ",
-        target.layout.ok() ? target.layout->to_string_with_mesh() : std::string("an error")));
+    const StatusOr<Layout>& layout = target.layout.layout();
+    text.lines.push_back(
+        absl::StrCat("target ", quoted(target.name), " under ",
+                     layout.ok() ? layout->to_string_with_mesh() : std::string("an error")));
   }
   return text;
 }
 
 Status check_targets(const Client& client, absl::Span<const Target> targets) {
   for (const Target& target : targets) {
-    if (!target.layout.ok()) {
-      return with_context(target.layout.status(), absl::StrCat("target ", quoted(target.name)));
+    const StatusOr<Layout>& layout = target.layout.layout();
+    if (!layout.ok()) {
+      return with_context(layout.status(), absl::StrCat("target ", quoted(target.name)));
     }
     TESSERA_RETURN_IF_ERROR(tessera::internal::check_mesh_of(
-        client, target.layout->mesh(), absl::StrCat("target ", quoted(target.name))));
+        client, layout->mesh(), absl::StrCat("target ", quoted(target.name))));
   }
   return absl::OkStatus();
 }

@@ -22,8 +22,9 @@ namespace {
 
 using internal::ValueAccess;
 
-DTensor failed(LayoutArg destination, Status error) {
-  return tessera::internal::failed_tensor(DType::kFloat32, {}, destination, std::move(error));
+DTensor failed(const LayoutArg& destination, Status error) {
+  return tessera::internal::failed_tensor(DType::kFloat32, {}, destination.layout(),
+                                          std::move(error));
 }
 
 // Flat tensors of each replica, next to each other.
@@ -73,7 +74,7 @@ class RelayoutOps final : public CrossDeviceOps {
     return way_.beside.has_value() ? *way_.beside : mesh;
   }
 
-  DTensor reduce(ReduceOp op, const PerReplica& value, LayoutArg destination,
+  DTensor reduce(ReduceOp op, const PerReplica& value, const LayoutArg& destination,
                  const CommunicationOptions&) override {
     const ValueAccess::Rep& rep = ValueAccess::rep(value);
     if (!rep.error.ok()) return failed(destination, rep.error);
@@ -151,7 +152,7 @@ class RelayoutOps final : public CrossDeviceOps {
     return absl::OkStatus();
   }
 
-  DTensor add(const DTensor& terms, LayoutArg destination) const {
+  DTensor add(const DTensor& terms, const LayoutArg& destination) const {
     const Mesh& mesh = terms.layout().mesh();
     if (way_.beside.has_value()) {
       const DTensor sum = relayout(tessera::internal::seen_by(terms, *way_.beside),
@@ -198,7 +199,7 @@ std::vector<DTensor> CrossDeviceOps::batch_reduce(ReduceOp op, absl::Span<const 
   return results;
 }
 
-DTensor CrossDeviceOps::broadcast(const DTensor& value, LayoutArg destination,
+DTensor CrossDeviceOps::broadcast(const DTensor& value, const LayoutArg& destination,
                                   const CommunicationOptions&) {
   return relayout(value, destination);
 }

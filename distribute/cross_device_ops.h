@@ -37,13 +37,13 @@ class CrossDeviceOps {
   // another with the same axes.
   virtual const Mesh& control_mesh(const Mesh& mesh) const { return mesh; }
 
-  virtual DTensor reduce(ReduceOp op, const PerReplica& value, LayoutArg destination,
+  virtual DTensor reduce(ReduceOp op, const PerReplica& value, const LayoutArg& destination,
                          const CommunicationOptions& options) = 0;
   // By default reduces one value after the other.
   virtual std::vector<DTensor> batch_reduce(ReduceOp op, absl::Span<const PerReplica> values,
                                             absl::Span<const Layout> destinations,
                                             const CommunicationOptions& options);
-  virtual DTensor broadcast(const DTensor& value, LayoutArg destination,
+  virtual DTensor broadcast(const DTensor& value, const LayoutArg& destination,
                             const CommunicationOptions& options);
 };
 

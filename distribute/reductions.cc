@@ -23,7 +23,7 @@ namespace {
 bool is_half(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
 StatusOr<DTensor> reduce_across(const StrategyState& strategy, ReduceOp op, const PerReplica& value,
-                                LayoutArg destination, const CommunicationOptions& options) {
+                                const LayoutArg& destination, const CommunicationOptions& options) {
   return call_guarded<StatusOr<DTensor>>(
       [&] { return strategy.options().cross_device_ops->reduce(op, value, destination, options); });
 }
@@ -178,7 +178,7 @@ StatusOr<std::vector<DTensor>> batch_reduce(const StrategyState& strategy, Reduc
 }
 
 StatusOr<DTensor> broadcast(const StrategyState& strategy, const DTensor& value,
-                            LayoutArg destination, const CommunicationOptions& options) {
+                            const LayoutArg& destination, const CommunicationOptions& options) {
   return call_guarded<StatusOr<DTensor>>(
       [&] { return strategy.options().cross_device_ops->broadcast(value, destination, options); });
 }

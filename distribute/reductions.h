@@ -63,7 +63,7 @@ StatusOr<std::vector<DTensor>> batch_reduce(const StrategyState& strategy, Reduc
                                             absl::Span<const Layout> destinations,
                                             const CommunicationOptions& options);
 StatusOr<DTensor> broadcast(const StrategyState& strategy, const DTensor& value,
-                            LayoutArg destination, const CommunicationOptions& options);
+                            const LayoutArg& destination, const CommunicationOptions& options);
 
 }  // namespace tessera::distribute::internal
 

@@ -157,8 +157,10 @@ DTensor Strategy::reduce(ReduceOp op, const DistributedValues& value, std::vecto
   return value_or_failed(*state_, reduced(*state_, "reduce", op, value, dims, {}, {}));
 }
 
-DTensor Strategy::reduce_to(ReduceOp op, const DistributedValues& value, LayoutArg destination,
+DTensor Strategy::reduce_to(ReduceOp op, const DistributedValues& value,
+                            const LayoutArg& destination_arg,
                             const CommunicationOptions& options) const {
+  const StatusOr<Layout> destination = destination_arg.resolve(state_->mesh());
   if (!destination.ok()) return failed(*state_, destination.status());
   return value_or_failed(*state_,
                          reduced(*state_, "reduce_to", op, value, {}, *destination, options));
@@ -166,11 +168,14 @@ DTensor Strategy::reduce_to(ReduceOp op, const DistributedValues& value, LayoutA
 
 std::vector<DTensor> Strategy::batch_reduce_to(ReduceOp op,
                                                absl::Span<const DistributedValues> values,
-                                               absl::Span<const Layout> destinations,
+                                               const LayoutArgs& destination_args,
                                                const CommunicationOptions& options) const {
   const auto all_failed = [&](const Status& error) {
     return std::vector<DTensor>(values.size(), failed(*state_, error));
   };
+  const StatusOr<std::vector<Layout>> resolved = destination_args.resolve(state_->mesh());
+  if (!resolved.ok()) return all_failed(resolved.status());
+  const std::vector<Layout>& destinations = *resolved;
   if (values.size() != destinations.size()) {
     return all_failed(absl::InvalidArgumentError(
         absl::StrCat("batch_reduce_to: ", values.size(), " values and ", destinations.size(),
@@ -197,10 +202,11 @@ std::vector<DTensor> Strategy::batch_reduce_to(ReduceOp op,
   return results.ok() ? *std::move(results) : all_failed(results.status());
 }
 
-DTensor Strategy::broadcast_to(const DTensor& value, LayoutArg destination) const {
+DTensor Strategy::broadcast_to(const DTensor& value, const LayoutArg& destination) const {
   const Status outside = state_->check_not_in_replica("broadcast_to()", "merge_call()");
   if (!outside.ok()) return failed(*state_, outside);
-  return value_or_failed(*state_, internal::broadcast(*state_, value, destination, {}));
+  return value_or_failed(
+      *state_, internal::broadcast(*state_, value, destination.resolve(state_->mesh()), {}));
 }
 
 namespace {

@@ -126,15 +126,16 @@ class Strategy {
   // No copy where each replica has a box of the tensor.
   PerReplica to_per_replica(const DistributedValues& value) const;
 
-  // As reduce() without dims, to a layout on any mesh whose devices are of this strategy.
-  DTensor reduce_to(ReduceOp op, const DistributedValues& value, LayoutArg destination,
+  // As reduce() without dims, to a layout on any mesh whose devices are of this strategy. Text of a
+  // destination, here and below, is read on the strategy's mesh.
+  DTensor reduce_to(ReduceOp op, const DistributedValues& value, const LayoutArg& destination,
                     const CommunicationOptions& options = {}) const;
   // As reduce_to(), for several values; small ones travel together. InvalidArgument for another
   // number of destinations.
   std::vector<DTensor> batch_reduce_to(ReduceOp op, absl::Span<const DistributedValues> values,
-                                       absl::Span<const Layout> destinations,
+                                       const LayoutArgs& destinations,
                                        const CommunicationOptions& options = {}) const;
-  DTensor broadcast_to(const DTensor& value, LayoutArg destination) const;
+  DTensor broadcast_to(const DTensor& value, const LayoutArg& destination) const;
 
   // fn(value, args) -> the new value. kOnWrite: fn runs once, and args must be mirrored; they are
   // moved to the variable's devices. kOnRead: fn runs once for each local replica, with its parts

@@ -123,7 +123,7 @@ DTensor run_on_devices(const char* label, std::shared_ptr<const DeviceProgram> p
 // A tensor whose local boxes are written by `fill` in tasks of their devices, by their engines as
 // above, several at the same time. Devices that use memory of the host share equal boxes.
 using FillBox = std::function<Status(Engine* engine, const Box& box, std::byte* out)>;
-DTensor generate(const char* label, DType dtype, const Shape& shape, LayoutArg layout,
+DTensor generate(const char* label, DType dtype, const Shape& shape, const LayoutArg& layout,
                  FillBox fill);
 
 }  // namespace tessera::internal

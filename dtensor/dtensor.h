@@ -174,12 +174,12 @@ Status await_all(absl::Span<const DTensor> tensors);
 namespace internal {
 // Calls fill(box, out) once for each distinct local box that holds the value.
 using RawFill = absl::FunctionRef<void(const Box& box, std::byte* out)>;
-DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* element);
-DTensor iota_raw(DType dtype, const Shape& shape, LayoutArg layout);
+DTensor full_raw(DType dtype, const Shape& shape, const LayoutArg& layout, const void* element);
+DTensor iota_raw(DType dtype, const Shape& shape, const LayoutArg& layout);
 DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements,
-                      const Shape& shape, LayoutArg layout);
-DTensor from_function_raw(DType dtype, const Shape& shape, LayoutArg layout, RawFill fill);
-DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
+                      const Shape& shape, const LayoutArg& layout);
+DTensor from_function_raw(DType dtype, const Shape& shape, const LayoutArg& layout, RawFill fill);
+DTensor from_shards_raw(DType dtype, const Shape& shape, const LayoutArg& layout,
                         absl::Span<const RawHostShard> local);
 }  // namespace internal
 
@@ -187,27 +187,27 @@ DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
 // the terms is the value: the first device along the partial axes holds it and the others hold the
 // identity (for min, max and avg all hold the value). No communication.
 template <HasDType T>
-DTensor full(const Shape& shape, T value, LayoutArg layout) {
+DTensor full(const Shape& shape, T value, const LayoutArg& layout) {
   return internal::full_raw(dtype_of<T>(), shape, layout, &value);
 }
 template <HasDType T>
-DTensor zeros(const Shape& shape, LayoutArg layout) {
+DTensor zeros(const Shape& shape, const LayoutArg& layout) {
   return full<T>(shape, T(0), layout);
 }
 template <HasDType T>
-DTensor ones(const Shape& shape, LayoutArg layout) {
+DTensor ones(const Shape& shape, const LayoutArg& layout) {
   return full<T>(shape, T(1), layout);
 }
 // A tensor whose element at flat row-major index i is T(i).
 template <HasDType T>
-DTensor iota(const Shape& shape, LayoutArg layout) {
+DTensor iota(const Shape& shape, const LayoutArg& layout) {
   return internal::iota_raw(dtype_of<T>(), shape, layout);
 }
 
 // Every client passes the whole value, and keeps its own part. The values are copied before the
 // call returns.
 template <HasDType T>
-DTensor from_host(absl::Span<const T> values, const Shape& shape, LayoutArg layout) {
+DTensor from_host(absl::Span<const T> values, const Shape& shape, const LayoutArg& layout) {
   return internal::from_host_raw(dtype_of<T>(), reinterpret_cast<const std::byte*>(values.data()),
                                  static_cast<int64_t>(values.size()), shape, layout);
 }
@@ -215,7 +215,7 @@ DTensor from_host(absl::Span<const T> values, const Shape& shape, LayoutArg layo
 // returns; out has box.num_elements() elements, row-major. An exception of `fill` becomes the
 // tensor's error, Unknown, which the other clients get with the next collective on the tensor.
 template <HasDType T>
-DTensor from_function(const Shape& shape, LayoutArg layout,
+DTensor from_function(const Shape& shape, const LayoutArg& layout,
                       absl::FunctionRef<void(const Box& box, absl::Span<T> out)> fill) {
   return internal::from_function_raw(
       dtype_of<T>(), shape, layout, [&](const Box& box, std::byte* out) {
@@ -226,7 +226,8 @@ DTensor from_function(const Shape& shape, LayoutArg layout,
 // The tensor whose shard on each local device, by ordinal, is given; under a partial layout its
 // term. Replicas must be equal; the replicas of this client are compared. TF DTensor: pack.
 template <HasDType T>
-DTensor from_shards(const Shape& shape, LayoutArg layout, absl::Span<const HostTensor<T>> local) {
+DTensor from_shards(const Shape& shape, const LayoutArg& layout,
+                    absl::Span<const HostTensor<T>> local) {
   std::vector<std::vector<uint8_t>> bools;  // vector<bool> has no array of bool to point at
   bools.reserve(local.size());
   std::vector<internal::RawHostShard> raw;

@@ -50,7 +50,7 @@ Status check_inputs(const TensorRep& out, absl::Span<const DTensor> inputs) {
 
 // Arguments of an output.
 struct OutputArgs {
-  LayoutArg layout;
+  const StatusOr<Layout>& layout;
   const Shape& shape;
   DType dtype;
 };
@@ -246,6 +246,11 @@ Status start(Reps& outputs, absl::Span<const DTensor> inputs, const LocalFn& fn)
   return absl::OkStatus();
 }
 
+// Text is read on the mesh of the first input.
+StatusOr<Layout> resolve(const LayoutArg& layout, absl::Span<const DTensor> inputs) {
+  return inputs.empty() ? layout.layout() : layout.resolve(inputs[0].layout().mesh());
+}
+
 // Calls give(tensor) for each output, in order.
 template <class Give>
 void map_locally(absl::Span<const OutputArgs> outputs, absl::Span<const DTensor> inputs,
@@ -262,9 +267,10 @@ void map_locally(absl::Span<const OutputArgs> outputs, absl::Span<const DTensor>
 
 }  // namespace
 
-DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
+DTensor local_map(const LayoutArg& out_layout, const Shape& out_shape, DType out_dtype,
                   absl::Span<const DTensor> inputs, LocalFn fn) {
-  const OutputArgs output = {out_layout, out_shape, out_dtype};
+  const StatusOr<Layout> layout = resolve(out_layout, inputs);
+  const OutputArgs output = {layout, out_shape, out_dtype};
   std::optional<DTensor> result;
   map_locally({&output, 1}, inputs, fn, [&](DTensor made) { result = std::move(made); });
   return *std::move(result);
@@ -274,8 +280,12 @@ std::vector<DTensor> local_map(absl::Span<const LocalOutput> outputs,
                                absl::Span<const DTensor> inputs, LocalFn fn) {
   std::vector<DTensor> results;
   if (outputs.empty()) return results;
+  std::vector<StatusOr<Layout>> layouts;
+  for (const LocalOutput& each : outputs) layouts.push_back(resolve(each.layout, inputs));
   std::vector<OutputArgs> args;
-  for (const LocalOutput& each : outputs) args.push_back({each.layout, each.shape, each.dtype});
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    args.push_back({layouts[k], outputs[k].shape, outputs[k].dtype});
+  }
   map_locally(args, inputs, fn, [&](DTensor made) { results.push_back(std::move(made)); });
   return results;
 }

@@ -164,17 +164,17 @@ class LocalFn {
 // Runs `fn` once for each local device of the output's mesh. Every input must have a shard on each
 // of them. An error of the function on one device becomes the error of that shard, and of every
 // later collective on the tensor, on all clients. So does an exception, as Unknown with its what().
-// An empty function is InvalidArgument.
+// An empty function is InvalidArgument. Text of `out_layout` is read on the mesh of input 0.
 //
 // The function must not wait for the device that runs it: await(), shard(), to_host(), barrier(),
 // sync_devices(), shutdown() and Work::wait() of this client are FailedPrecondition there. It may
 // start operations, and may drop the last handle of its client.
-DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
+DTensor local_map(const LayoutArg& out_layout, const Shape& out_shape, DType out_dtype,
                   absl::Span<const DTensor> inputs, LocalFn fn);
 
 // One of several outputs.
 struct LocalOutput {
-  StatusOr<Layout> layout;
+  LayoutArg layout;
   Shape shape;
   DType dtype;
 };

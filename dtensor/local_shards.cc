@@ -77,8 +77,9 @@ Status check_replicas(const TensorRep& rep, absl::Span<const ShardPlace> places,
 
 }  // namespace
 
-DTensor from_given_shards(DType dtype, const Shape& shape, LayoutArg layout,
+DTensor from_given_shards(DType dtype, const Shape& shape, const LayoutArg& layout_arg,
                           const GivenShards& given) {
+  const StatusOr<Layout>& layout = layout_arg.layout();
   StatusOr<std::shared_ptr<TensorRep>> made = new_tensor(dtype, shape, layout);
   if (!made.ok()) return TensorAccess::failed(dtype, shape, layout, made.status());
   TensorRep& rep = **made;
@@ -107,7 +108,7 @@ DTensor from_given_shards(DType dtype, const Shape& shape, LayoutArg layout,
   return TensorAccess::make(*std::move(made));
 }
 
-DTensor from_shards_raw(DType dtype, const Shape& shape, LayoutArg layout,
+DTensor from_shards_raw(DType dtype, const Shape& shape, const LayoutArg& layout,
                         absl::Span<const RawHostShard> local) {
   const auto check = [&](absl::Span<const ShardPlace> places) -> Status {
     for (size_t i = 0; i < places.size(); ++i) {

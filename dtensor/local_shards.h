@@ -46,7 +46,7 @@ struct GivenShards {
 
 // The tensor of these shards. Local replicas that differ are an error. Errors that only this client
 // knows go into the buffers of its devices, so that the next collective tells the others.
-DTensor from_given_shards(DType dtype, const Shape& shape, LayoutArg layout,
+DTensor from_given_shards(DType dtype, const Shape& shape, const LayoutArg& layout,
                           const GivenShards& given);
 
 // The memory of a local shard where its device has it.

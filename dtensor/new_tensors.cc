@@ -68,7 +68,8 @@ struct Made {
 // buffer of the value, on the stream of the first of those devices or at once; its error becomes
 // the buffer's.
 template <class Make>
-DTensor create(DType dtype, const Shape& shape, LayoutArg layout, Make make) {
+DTensor create(DType dtype, const Shape& shape, const LayoutArg& layout_arg, Make make) {
+  const StatusOr<Layout>& layout = layout_arg.layout();
   StatusOr<std::shared_ptr<TensorRep>> tensor = new_tensor(dtype, shape, layout);
   if (!tensor.ok()) return TensorAccess::failed(dtype, shape, layout, tensor.status());
   TensorRep& rep = **tensor;
@@ -103,14 +104,14 @@ DTensor create(DType dtype, const Shape& shape, LayoutArg layout, Make make) {
 
 }  // namespace
 
-DTensor full_raw(DType dtype, const Shape& shape, LayoutArg layout, const void* element) {
+DTensor full_raw(DType dtype, const Shape& shape, const LayoutArg& layout, const void* element) {
   std::array<std::byte, 8> value = {};
   std::memcpy(value.data(), element, dtype_size(dtype));
   return create(dtype, shape, layout,
                 [&](const Filling& filling) { fill_whole(filling, "full", dtype, value); });
 }
 
-DTensor generate(const char* label, DType dtype, const Shape& shape, LayoutArg layout,
+DTensor generate(const char* label, DType dtype, const Shape& shape, const LayoutArg& layout,
                  FillBox fill) {
   return create(dtype, shape, layout, [&](const Filling& filling) {
     filling.device.produce(label, filling.buffer,
@@ -120,7 +121,7 @@ DTensor generate(const char* label, DType dtype, const Shape& shape, LayoutArg l
   });
 }
 
-DTensor iota_raw(DType dtype, const Shape& shape, LayoutArg layout) {
+DTensor iota_raw(DType dtype, const Shape& shape, const LayoutArg& layout) {
   return create(dtype, shape, layout, [&](const Filling& filling) {
     filling.device.produce(
         "iota", filling.buffer,
@@ -131,17 +132,17 @@ DTensor iota_raw(DType dtype, const Shape& shape, LayoutArg layout) {
 }
 
 DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements,
-                      const Shape& shape, LayoutArg layout) {
+                      const Shape& shape, const LayoutArg& layout) {
   const Status shape_status = validate_shape(shape);
   if (shape_status.ok() && num_elements != tessera::num_elements(shape)) {
     return TensorAccess::failed(
-        dtype, shape, layout,
+        dtype, shape, layout.layout(),
         absl::InvalidArgumentError(absl::StrCat("from_host of shape ", shape_to_string(shape),
                                                 " needs ", tessera::num_elements(shape),
                                                 " elements, got ", num_elements)));
   }
   if (values == nullptr && num_elements > 0) {
-    return TensorAccess::failed(dtype, shape, layout,
+    return TensorAccess::failed(dtype, shape, layout.layout(),
                                 absl::InvalidArgumentError(absl::StrCat(
                                     "from_host of shape ", shape_to_string(shape),
                                     ": values is null and ", "its span has ", num_elements,
@@ -157,7 +158,7 @@ DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements
   });
 }
 
-DTensor from_function_raw(DType dtype, const Shape& shape, LayoutArg layout, RawFill fill) {
+DTensor from_function_raw(DType dtype, const Shape& shape, const LayoutArg& layout, RawFill fill) {
   return create(dtype, shape, layout, [&](const Filling& filling) {
     fill_from_host(filling, [&](std::byte* out) -> Status {
       if (filling.box.is_empty()) return absl::OkStatus();

@@ -19,7 +19,7 @@ using internal::TensorRep;
 
 // Unless there is an error, `tensor` is dropped before the first step may end: if it was the last
 // reference, the source is released when the first step has read it.
-StatusOr<std::shared_ptr<TensorRep>> start_relayout(DTensor& tensor, LayoutArg to,
+StatusOr<std::shared_ptr<TensorRep>> start_relayout(DTensor& tensor, const StatusOr<Layout>& to,
                                                     Replicas replicas) {
   const TensorRep& from = internal::TensorAccess::rep(tensor);
   TESSERA_RETURN_IF_ERROR(from.error);
@@ -71,16 +71,17 @@ StatusOr<std::shared_ptr<TensorRep>> start_relayout(DTensor& tensor, LayoutArg t
 
 }  // namespace
 
-DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas) {
+DTensor relayout(DTensor tensor, const LayoutArg& layout, Replicas replicas) {
   if (internal::trace_of(tensor) != nullptr) {
     // The source is kept, for its trace.
     const DTensor source = tensor;
     return internal::trace_of(source)->moved(
         relayout(internal::with_trace(source, nullptr), layout, replicas), source);
   }
-  StatusOr<std::shared_ptr<TensorRep>> result = start_relayout(tensor, layout, replicas);
+  const StatusOr<Layout> to = layout.resolve(tensor.layout().mesh());
+  StatusOr<std::shared_ptr<TensorRep>> result = start_relayout(tensor, to, replicas);
   if (!result.ok()) {
-    return internal::TensorAccess::failed(tensor.dtype(), tensor.shape(), layout, result.status());
+    return internal::TensorAccess::failed(tensor.dtype(), tensor.shape(), to, result.status());
   }
   return internal::TensorAccess::make(*std::move(result));
 }

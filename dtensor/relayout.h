@@ -3,8 +3,8 @@
 // relayout(): moves the value of a tensor to another layout.
 //
 //   DTensor rows = iota<float>({8, 6}, Layout::parse(mesh, "[batch, -]"));
-//   const DTensor columns = relayout(rows, Layout::parse(mesh, "[-, model]"));
-//   const DTensor whole = relayout(std::move(rows), Layout::parse(mesh, "[-, -]"));
+//   const DTensor columns = relayout(rows, "[-, model]");
+//   const DTensor whole = relayout(std::move(rows), "[-, -]");
 //
 // The last call gives `rows` away. Any thread may call it, and the call returns immediately. An
 // error of the source or of the layout travels with the result (dtensor.h).
@@ -17,10 +17,11 @@
 
 namespace tessera {
 
-// Moves the value to another layout; `relayout(std::move(x), to)` gives the source away.
-// plan_relayout() plans the steps. Partial terms are reduced where the target is not partial.
-// Collective over the clients whose devices take part; no client waits for another one where
-// nothing is remote. TF DTensor: relayout. PyTorch: DTensor.redistribute. JAX: device_put.
+// Moves the value to another layout, whose text is read on the tensor's mesh;
+// `relayout(std::move(x), to)` gives the source away. plan_relayout() plans the steps. Partial
+// terms are reduced where the target is not partial. Collective over the clients whose devices take
+// part; no client waits for another one where nothing is remote. TF DTensor: relayout. PyTorch:
+// DTensor.redistribute. JAX: device_put.
 //
 // Memory:
 // - An equivalent layout shares the buffers of the source.
@@ -30,7 +31,7 @@ namespace tessera {
 //   immutable, so the values are the same.
 // - If the caller gives the source away (moved in, without another copy of the handle), it is
 //   copied instead, and its memory is released as soon as the first step has read it.
-DTensor relayout(DTensor tensor, LayoutArg layout, Replicas replicas = Replicas::kOwn);
+DTensor relayout(DTensor tensor, const LayoutArg& layout, Replicas replicas = Replicas::kOwn);
 
 }  // namespace tessera
 

@@ -23,7 +23,8 @@ struct TensorAccess {
     return make(std::make_shared<const TensorRep>(std::move(rep)));
   }
   // A tensor that carries only an error.
-  static DTensor failed(DType dtype, const Shape& shape, LayoutArg layout, Status error) {
+  static DTensor failed(DType dtype, const Shape& shape, const StatusOr<Layout>& layout,
+                        Status error) {
     auto rep = std::make_shared<TensorRep>();
     rep->dtype = dtype;
     rep->shape = shape;

@@ -38,7 +38,7 @@ Status TensorRep::await(const Buffer& buffer) const {
 }
 
 StatusOr<std::shared_ptr<TensorRep>> new_tensor(DType dtype, Shared<Shape> shape,
-                                                LayoutArg layout) {
+                                                const StatusOr<Layout>& layout) {
   TESSERA_RETURN_IF_ERROR(layout.status());
   auto runtime = std::dynamic_pointer_cast<Runtime>(internal::runtime_of(layout->mesh()));
   if (runtime == nullptr) {

@@ -53,7 +53,8 @@ struct TensorRep {
 // Makes the TensorRep of a tensor without buffers yet, of the client behind the layout's mesh.
 // Errors that are equal on all clients: the error of the layout, an abstract mesh, a shape that
 // does not fit, a reduction that the dtype does not have.
-StatusOr<std::shared_ptr<TensorRep>> new_tensor(DType dtype, Shared<Shape> shape, LayoutArg layout);
+StatusOr<std::shared_ptr<TensorRep>> new_tensor(DType dtype, Shared<Shape> shape,
+                                                const StatusOr<Layout>& layout);
 
 // Whether a new tensor's device at this position holds the value under the layout, instead of the
 // identity of its reduction.

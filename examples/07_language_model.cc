@@ -194,7 +194,8 @@ DTensor loss_of(Weights& w, const Text& text, const DTensor& starts) {
 // 4. Training. Calls return before the devices have run, so the client is ahead of its devices.
 //    Each step waits for the loss of the step before. Otherwise tensors of many steps would be in
 //    memory at once.
-Status train(const Client& client, Weights& w, const Text& text, random::Key key, LayoutArg rows) {
+Status train(const Client& client, Weights& w, const Text& text, random::Key key,
+             const LayoutArg& rows) {
   AdamW optimizer{.learning_rate = 0.003, .beta2 = 0.99, .shard_state = true};
   const absl::Time start = absl::Now();
   const int num_steps = absl::GetFlag(FLAGS_steps);
@@ -227,7 +228,7 @@ Status train(const Client& client, Weights& w, const Text& text, random::Key key
 }
 
 // The mean loss on all pieces of the held-out text.
-StatusOr<float> test(Weights& w, const Text& text, LayoutArg rows) {
+StatusOr<float> test(Weights& w, const Text& text, const LayoutArg& rows) {
   const int64_t num_pieces = (text.size - text.num_train - 1) / kContext;
   const DTensor starts = iota<int64_t>({num_pieces, 1}, rows) * kContext + text.num_train;
   TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> loss, loss_of(w, text, starts).to_host<float>());

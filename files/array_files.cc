@@ -147,7 +147,9 @@ Status check_name(absl::string_view name) {
 
 }  // namespace
 
-StatusOr<DTensor> read_npy(const Client& client, absl::string_view path, LayoutArg layout) {
+StatusOr<DTensor> read_npy(const Client& client, absl::string_view path,
+                           const LayoutArg& layout_arg) {
+  const StatusOr<Layout>& layout = layout_arg.layout();
   TESSERA_RETURN_IF_ERROR(internal::check_open(client, "read_npy"));
   const std::string call = absl::StrCat("read_npy ", quoted_whole(path));
   Status status = layout.status();

@@ -43,7 +43,7 @@ struct NamedTensor {
 //   InvalidArgument   the file is no .npy, or the layout has another rank
 //   Unimplemented     a dtype that Tessera lacks: complex, text, dates, structures
 //   DataLoss          the file ends before its last element
-StatusOr<DTensor> read_npy(const Client& client, absl::string_view path, LayoutArg layout);
+StatusOr<DTensor> read_npy(const Client& client, absl::string_view path, const LayoutArg& layout);
 
 // Byte for byte the file that numpy.save writes. InvalidArgument for bf16, which .npy lacks: cast
 // to f32, or write safetensors.

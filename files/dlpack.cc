@@ -102,7 +102,7 @@ StatusOr<DLManagedTensorVersioned*> to_dlpack(const DTensor& tensor, int local_d
   return &given.release()->managed;
 }
 
-DTensor from_dlpack(const Shape& shape, LayoutArg layout,
+DTensor from_dlpack(const Shape& shape, const LayoutArg& layout,
                     absl::Span<DLManagedTensorVersioned* const> local) {
   // A structure that is given for two devices has one deleter to call.
   const std::set<DLManagedTensorVersioned*> structures(local.begin(), local.end());

@@ -128,7 +128,7 @@ StatusOr<DLManagedTensorVersioned*> to_dlpack(const DTensor& tensor, int local_d
 //
 // An error of the layout or the shape is the same on all clients. Every other error is known to
 // this client alone; the others get it with the next collective on the tensor.
-DTensor from_dlpack(const Shape& shape, LayoutArg layout,
+DTensor from_dlpack(const Shape& shape, const LayoutArg& layout,
                     absl::Span<DLManagedTensorVersioned* const> local);
 
 }  // namespace tessera

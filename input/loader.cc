@@ -369,7 +369,8 @@ Status check_arguments(const Client& client, const Dataset& batches,
 }  // namespace
 
 StatusOr<Loader> distribute(const Client& client, const Dataset& batches,
-                            std::vector<Layout> layouts, const LoadOptions& options) {
+                            const LayoutArgs& layout_args, const LoadOptions& options) {
+  TESSERA_ASSIGN_OR_RETURN(std::vector<Layout> layouts, layout_args.layouts());
   TESSERA_RETURN_IF_ERROR(check_arguments(client, batches, layouts, options));
   const Mesh& mesh = layouts[0].mesh();
   std::vector<int64_t> positions;

@@ -100,7 +100,7 @@ class Loader {
 
  private:
   friend StatusOr<Loader> distribute(const Client& client, const Dataset& batches,
-                                     std::vector<Layout> layouts, const LoadOptions& options);
+                                     const LayoutArgs& layouts, const LoadOptions& options);
   explicit Loader(std::shared_ptr<const internal::LoaderRep> rep) : rep_(std::move(rep)) {}
 
   std::shared_ptr<const internal::LoaderRep> rep_;  // null: moved from
@@ -113,8 +113,8 @@ class Loader {
 // - FailedPrecondition: an abstract mesh; a client without a device of the mesh.
 //
 // Local: no communication. TF: Strategy.experimental_distribute_dataset, dtensor.DTensorDataset.
-StatusOr<Loader> distribute(const Client& client, const Dataset& batches,
-                            std::vector<Layout> layouts, const LoadOptions& options = {});
+StatusOr<Loader> distribute(const Client& client, const Dataset& batches, const LayoutArgs& layouts,
+                            const LoadOptions& options = {});
 
 }  // namespace tessera::input
 

@@ -80,7 +80,13 @@ std::string count_of(size_t count, absl::string_view noun) {
 
 }  // namespace
 
+const Layout::Rep& Layout::empty() {
+  static const Rep* const kEmpty = new Rep{Mesh()};
+  return *kEmpty;
+}
+
 StatusOr<Layout> Layout::create(Mesh mesh, std::vector<DimSharding> dims) {
+  if (!mesh.valid()) return internal::empty_handle("Layout::create()", "Mesh");
   TESSERA_RETURN_IF_ERROR(check_rank("a layout", dims.size()));
   LayoutText text;
   for (size_t dim = 0; dim < dims.size(); ++dim) {
@@ -99,6 +105,7 @@ StatusOr<Layout> Layout::create(Mesh mesh, std::vector<DimSharding> dims) {
 }
 
 StatusOr<Layout> Layout::parse(Mesh mesh, absl::string_view text) {
+  if (!mesh.valid()) return internal::empty_handle("Layout::parse()", "Mesh");
   TESSERA_ASSIGN_OR_RETURN(const LayoutText layout, internal::parse_layout_text(text));
   TESSERA_RETURN_IF_ERROR(check_rank("a layout", layout.dims.size()));
   if (!layout.mesh.empty()) {
@@ -155,11 +162,13 @@ StatusOr<Layout> Layout::from_text(Mesh mesh, const internal::LayoutText& layout
 }
 
 StatusOr<Layout> Layout::replicated(Mesh mesh, int rank) {
+  if (!mesh.valid()) return internal::empty_handle("Layout::replicated()", "Mesh");
   TESSERA_RETURN_IF_ERROR(check_rank("a replicated layout", rank));
   return create(std::move(mesh), std::vector<DimSharding>(rank));
 }
 
 StatusOr<Layout> Layout::batch_sharded(Mesh mesh, absl::string_view axis, int rank, int dim) {
+  if (!mesh.valid()) return internal::empty_handle("Layout::batch_sharded()", "Mesh");
   TESSERA_RETURN_IF_ERROR(check_rank("a sharded layout", rank));
   if (rank == 0) {
     return refuse("a layout of rank 0 has no dim to split by axis ", quoted(axis), "; give it one");
@@ -178,6 +187,7 @@ StatusOr<Layout> Layout::inner_sharded(Mesh mesh, absl::string_view axis, int ra
 }
 
 StatusOr<Layout> Layout::with_partial(std::vector<std::string> axes, ReduceOp op) const {
+  if (!valid()) return internal::empty_handle("Layout::with_partial()", "Layout");
   TESSERA_RETURN_IF_ERROR(
       with_context(validate_reduce_op(op), absl::StrCat("layout ", to_string())));
   LayoutText text;
@@ -213,7 +223,9 @@ Layout Layout::without_partial() const {
 }
 
 StatusOr<Layout> Layout::with_mesh(Mesh mesh) const {
-  if (mesh.axes() != rep_->mesh.axes()) {
+  if (!valid()) return internal::empty_handle("Layout::with_mesh()", "Layout");
+  if (!mesh.valid()) return internal::empty_handle("Layout::with_mesh()", "Mesh");
+  if (mesh.axes() != rep().mesh.axes()) {
     return refuse("layout ", to_string_with_mesh(), " cannot move to mesh ",
                   axes_to_string(mesh.axes()), "; give it a mesh with the same axes");
   }
@@ -237,8 +249,9 @@ std::optional<ReduceOp> Layout::partial_op() const {
 }
 
 bool Layout::is_fully_replicated() const {
-  return !is_partial() && std::all_of(rep().dims.begin(), rep().dims.end(),
-                                      [](const DimSharding& dim) { return dim.empty(); });
+  return valid() && !is_partial() &&
+         std::all_of(rep().dims.begin(), rep().dims.end(),
+                     [](const DimSharding& dim) { return dim.empty(); });
 }
 
 bool Layout::is_partial() const { return !rep().partial.axes.empty(); }
@@ -277,6 +290,7 @@ Box Layout::box(absl::Span<const int64_t> shape, int64_t position) const {
 }
 
 Status Layout::validate_shape(absl::Span<const int64_t> shape) const {
+  if (!valid()) return internal::empty_handle("Layout::validate_shape()", "Layout");
   if (static_cast<int>(shape.size()) != rank()) {
     return refuse("layout ", to_string(), " has ", count_of(rank(), "dim"), ", shape ",
                   shape_to_string(shape), " has ", shape.size(), "; give one entry per dim");
@@ -285,6 +299,7 @@ Status Layout::validate_shape(absl::Span<const int64_t> shape) const {
 }
 
 std::string Layout::to_string() const {
+  if (!valid()) return "";
   std::string text = internal::dims_to_string(rep().dims);
   if (!is_partial()) return text;
   absl::StrAppend(&text, " ", reduce_op_name(rep().partial_op), "{");
@@ -296,7 +311,7 @@ std::string Layout::to_string() const {
 }
 
 std::string Layout::to_string_with_mesh() const {
-  return absl::StrCat(to_string(), " on ", mesh().to_string());
+  return valid() ? absl::StrCat(to_string(), " on ", mesh().to_string()) : "";
 }
 
 bool operator==(const Layout& a, const Layout& b) {
@@ -316,6 +331,42 @@ bool Layout::has_digits_of(const Layout& other, absl::Span<const int64_t> shape)
     if (rep().dim_parts[dim].digits != other.rep().dim_parts[dim].digits) return false;
   }
   return true;
+}
+
+LayoutArg::LayoutArg(StatusOr<Layout> layout) : layout_(std::move(layout)) {
+  if (layout_.ok() && !layout_->valid()) {
+    layout_ = absl::FailedPreconditionError(
+        "the layout is an empty Layout; make one with Layout::parse(mesh, ...)");
+  }
+}
+
+LayoutArg::LayoutArg(absl::string_view text)
+    : layout_(absl::InvalidArgumentError(absl::StrCat(
+          "the layout ", quoted(text),
+          " is text, and no argument names a mesh; use Layout::parse(mesh, ", quoted(text), ")"))),
+      text_(text) {}
+
+StatusOr<Layout> LayoutArg::resolve(const Mesh& mesh) const {
+  if (!text_.has_value()) return layout_;
+  return Layout::parse(mesh, *text_);
+}
+
+StatusOr<std::vector<Layout>> LayoutArgs::resolve(const Mesh& mesh) const {
+  std::vector<Layout> layouts;
+  for (const LayoutArg& arg : args_) {
+    TESSERA_ASSIGN_OR_RETURN(Layout layout, arg.resolve(mesh));
+    layouts.push_back(std::move(layout));
+  }
+  return layouts;
+}
+
+StatusOr<std::vector<Layout>> LayoutArgs::layouts() const {
+  std::vector<Layout> layouts;
+  for (const LayoutArg& arg : args_) {
+    TESSERA_ASSIGN_OR_RETURN(Layout layout, arg.layout());
+    layouts.push_back(std::move(layout));
+  }
+  return layouts;
 }
 
 std::pair<int64_t, int64_t> shard_interval(int64_t size, int64_t num_shards, int64_t shard) {

@@ -32,14 +32,16 @@
 // thread. It knows no buffers and does no communication. Any layout is legal for any shape of its
 // rank: where a dim has fewer elements than shards, some shards are empty.
 //
-// No accessor aborts. For an argument that names no dim or position the answer is the answer for a
-// dim that is not split, and a box without elements.
+// Layout() is empty: valid() is false, it is on an empty mesh and has no dims, and a function that
+// can fail is FailedPrecondition. No accessor aborts. For an argument that names no dim or position
+// the answer is the answer for a dim that is not split, and a box without elements.
 //
 // TF DTensor: Layout. JAX: NamedSharding. Shardy: TensorSharding. PyTorch: placements.
 #ifndef TESSERA_LAYOUT_LAYOUT_H_
 #define TESSERA_LAYOUT_LAYOUT_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -66,6 +68,8 @@ struct LayoutText;
 
 class Layout {
  public:
+  // An empty layout.
+  Layout() = default;
   // A move is a copy, so that no layout loses its mesh.
   Layout(const Layout&) = default;
   Layout& operator=(const Layout&) = default;
@@ -92,6 +96,8 @@ class Layout {
   // InvalidArgument for other axes.
   StatusOr<Layout> with_mesh(Mesh mesh) const;
 
+  // False for Layout().
+  bool valid() const { return rep_ != nullptr; }
   const Mesh& mesh() const;
   // Rank of the tensor.
   int rank() const;
@@ -126,7 +132,7 @@ class Layout {
   // the error of tessera::validate_shape().
   Status validate_shape(absl::Span<const int64_t> shape) const;
 
-  // "[batch, -] sum{model}".
+  // "[batch, -] sum{model}"; "" if empty.
   std::string to_string() const;
   // "[batch, -] sum{model} on {batch=4, model=2}".
   std::string to_string_with_mesh() const;
@@ -144,7 +150,9 @@ class Layout {
 
  private:
   struct Rep;
-  const Rep& rep() const { return *rep_; }
+  const Rep& rep() const { return rep_ != nullptr ? *rep_ : empty(); }
+  // The contents of an empty layout.
+  static const Rep& empty();
   explicit Layout(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
   // Checks the invariants; `written` is the text for messages.
   static StatusOr<Layout> from_text(Mesh mesh, const internal::LayoutText& layout,
@@ -161,11 +169,51 @@ class Layout {
   // elsewhere.
   std::optional<bool> has_shards_of(const Layout& other, absl::Span<const int64_t> shape) const;
 
-  std::shared_ptr<const Rep> rep_;
+  std::shared_ptr<const Rep> rep_;  // null: empty
 };
 
-// Functions that take a layout accept the result of a factory directly, and return its error.
-using LayoutArg = const StatusOr<Layout>&;
+// The layout argument of a function: a Layout, the result of a factory, whose error the function
+// returns, or text:
+//
+//   relayout(x, layout);
+//   relayout(x, Layout::parse(mesh, "[batch, -]"));
+//   relayout(x, "[batch, -]");                        on the mesh of x
+//
+// Text needs another argument that has a mesh. Other functions return InvalidArgument for text.
+class LayoutArg {
+ public:
+  LayoutArg(const Layout& layout) : LayoutArg(StatusOr<Layout>(layout)) {}    // NOLINT: implicit
+  LayoutArg(StatusOr<Layout> layout);                                         // NOLINT: implicit
+  LayoutArg(Status error) : LayoutArg(StatusOr<Layout>(std::move(error))) {}  // NOLINT: implicit
+  LayoutArg(absl::string_view text);                                          // NOLINT: implicit
+  LayoutArg(const std::string& text) : LayoutArg(absl::string_view(text)) {}  // NOLINT: implicit
+  LayoutArg(const char* text) : LayoutArg(absl::NullSafeStringView(text)) {}  // NOLINT: implicit
+
+  // The layout; text is read on `mesh`.
+  StatusOr<Layout> resolve(const Mesh& mesh) const;
+  // The layout where no argument has a mesh; InvalidArgument for text.
+  const StatusOr<Layout>& layout() const { return layout_; }
+
+ private:
+  StatusOr<Layout> layout_;  // an error for text
+  std::optional<std::string> text_;
+};
+
+// A list of layout arguments: {rows, Layout::parse(mesh, "[x]")}, or a vector of layouts.
+class LayoutArgs {
+ public:
+  LayoutArgs(std::initializer_list<LayoutArg> args) : args_(args) {}  // NOLINT: implicit
+  LayoutArgs(const std::vector<Layout>& layouts)                      // NOLINT: implicit
+      : args_(layouts.begin(), layouts.end()) {}
+  LayoutArgs(std::vector<LayoutArg> args) : args_(std::move(args)) {}  // NOLINT: implicit
+
+  // All layouts, or the first error.
+  StatusOr<std::vector<Layout>> resolve(const Mesh& mesh) const;
+  StatusOr<std::vector<Layout>> layouts() const;
+
+ private:
+  std::vector<LayoutArg> args_;
+};
 
 // The shard rule: the interval of shard `shard` of `num_shards` of a dim of `size` elements, as
 // {first, end}. Requires 0 <= shard < num_shards and size >= 0.

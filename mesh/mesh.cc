@@ -94,6 +94,20 @@ struct Mesh::Rep {
   mutable std::once_flag ids_made;
 };
 
+const Mesh::Rep& Mesh::empty() {
+  static const Rep* const kEmpty = [] {
+    auto* rep = new Rep;
+    rep->size = 0;
+    return rep;
+  }();
+  return *kEmpty;
+}
+
+Status Mesh::check_valid(absl::string_view function) const {
+  return valid() ? absl::OkStatus()
+                 : internal::empty_handle(absl::StrCat("Mesh::", function), "Mesh");
+}
+
 StatusOr<Mesh> Mesh::create(std::vector<MeshAxis> axes) {
   auto rep = std::make_shared<Rep>();
   TESSERA_ASSIGN_OR_RETURN(rep->size, checked_size(axes));
@@ -185,11 +199,13 @@ int Mesh::rank() const { return static_cast<int>(rep().axes.size()); }
 int64_t Mesh::size() const { return rep().size; }
 
 StatusOr<int64_t> Mesh::axis_size(absl::string_view axis) const {
+  TESSERA_RETURN_IF_ERROR(check_valid("axis_size()"));
   TESSERA_ASSIGN_OR_RETURN(const int index, axis_index(axis));
   return rep().axes[index].size;
 }
 
 StatusOr<int> Mesh::axis_index(absl::string_view axis) const {
+  TESSERA_RETURN_IF_ERROR(check_valid("axis_index()"));
   for (int i = 0; i < rank(); ++i) {
     if (rep().axes[i].name == axis) return i;
   }
@@ -217,6 +233,7 @@ std::vector<int64_t> Mesh::coordinates(int64_t position) const {
 }
 
 StatusOr<int64_t> Mesh::position(absl::Span<const int64_t> coordinates) const {
+  TESSERA_RETURN_IF_ERROR(check_valid("position()"));
   if (static_cast<int>(coordinates.size()) != rank()) {
     return refuse("mesh ", axes_to_string(axes()), " has ", rank(), " axes, ", coordinates.size(),
                   " coordinates were given; give one per axis");
@@ -246,6 +263,7 @@ std::optional<int64_t> Mesh::position_of_device(int device_id) const {
 
 StatusOr<std::vector<int64_t>> Mesh::group(int64_t position,
                                            absl::Span<const std::string> axes) const {
+  TESSERA_RETURN_IF_ERROR(check_valid("group()"));
   const std::string text = axes_to_string(this->axes());
   if (position < 0 || position >= size()) {
     return refuse("position ", position, " is not in mesh ", text, "; positions are 0 to ",
@@ -280,6 +298,7 @@ StatusOr<std::vector<int64_t>> Mesh::group(int64_t position,
 }
 
 StatusOr<Mesh> Mesh::slice(absl::Span<const std::pair<std::string, int64_t>> fixed) const {
+  TESSERA_RETURN_IF_ERROR(check_valid("slice()"));
   const std::string text = axes_to_string(axes());
   std::vector<bool> is_fixed(rank(), false);
   int64_t first = 0;
@@ -316,6 +335,7 @@ StatusOr<Mesh> Mesh::slice(absl::Span<const std::pair<std::string, int64_t>> fix
 }
 
 Status Mesh::barrier(absl::string_view name, std::optional<absl::Duration> timeout) const {
+  TESSERA_RETURN_IF_ERROR(check_valid("barrier()"));
   if (runtime_ != nullptr) return runtime_->barrier(*this, name, timeout);
   return absl::FailedPreconditionError(
       absl::StrCat("barrier ", quoted(name), " on ", to_string(),
@@ -324,6 +344,7 @@ Status Mesh::barrier(absl::string_view name, std::optional<absl::Duration> timeo
 }
 
 std::string Mesh::to_string() const {
+  if (!valid()) return "";
   std::string text = axes_to_string(axes());
   if (!rep().ids_are_positions) absl::StrAppend(&text, " on ", absl::StrJoin(rep().ids, ","));
   return text;

@@ -18,7 +18,8 @@
 // read from any thread. An abstract mesh has no devices behind it and serves planning, tests and
 // tools; a live one comes from create_mesh(client, ...) and carries a runtime, which == ignores.
 //
-// No accessor aborts.
+// Mesh() is empty: valid() is false, it has no axes and no devices, and a function that can fail is
+// FailedPrecondition. No accessor aborts.
 //
 // TF DTensor: Mesh. JAX: Mesh, AbstractMesh. PyTorch: DeviceMesh.
 #ifndef TESSERA_MESH_MESH_H_
@@ -62,6 +63,8 @@ Mesh with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime);
 
 class Mesh {
  public:
+  // An empty mesh.
+  Mesh() = default;
   // A move is a copy, so that no mesh loses its axes.
   Mesh(const Mesh&) = default;
   Mesh& operator=(const Mesh&) = default;
@@ -73,6 +76,8 @@ class Mesh {
   // Reads what to_string() writes: "{batch=4, model=2}", "{x=2} on 3,1". Blanks are free.
   static StatusOr<Mesh> parse(absl::string_view text);
 
+  // False for Mesh().
+  bool valid() const { return rep_ != nullptr; }
   absl::Span<const MeshAxis> axes() const;
   // Number of axes.
   int rank() const;
@@ -121,7 +126,7 @@ class Mesh {
   Status barrier(absl::string_view name = "",
                  std::optional<absl::Duration> timeout = std::nullopt) const;
 
-  // "{batch=4, model=2}", followed by " on 3,1,..." where the ids are not 0..n-1.
+  // "{batch=4, model=2}", followed by " on 3,1,..." where the ids are not 0..n-1; "" if empty.
   std::string to_string() const;
 
   // By axes and device ids; the runtime does not count.
@@ -139,12 +144,16 @@ class Mesh {
   friend Mesh internal::with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime);
 
   struct Rep;
-  const Rep& rep() const { return *rep_; }
+  const Rep& rep() const { return rep_ != nullptr ? *rep_ : empty(); }
+  // The contents of an empty mesh.
+  static const Rep& empty();
+  // FailedPrecondition for an empty mesh; `function` is the one called.
+  Status check_valid(absl::string_view function) const;
   explicit Mesh(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
   // Equal meshes have equal hashes; the same in every process.
   uint64_t hash() const;
 
-  std::shared_ptr<const Rep> rep_;
+  std::shared_ptr<const Rep> rep_;        // null: empty
   std::shared_ptr<MeshRuntime> runtime_;  // null: abstract
 };
 

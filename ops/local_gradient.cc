@@ -102,7 +102,7 @@ constinit const ops::Operation ops::kLocalMap = {.name = "local_map",
                                                  .attributes = kGradientsAttribute,
                                                  .gradient = local_gradient};
 
-DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
+DTensor local_map(const LayoutArg& out_layout, const Shape& out_shape, DType out_dtype,
                   absl::Span<const DTensor> inputs, LocalFn fn, LocalGradients gradients) {
   const LocalOutput output = {out_layout, out_shape, out_dtype};
   return std::move(local_map({&output, 1}, inputs, std::move(fn), std::move(gradients))[0]);
@@ -114,7 +114,7 @@ std::vector<DTensor> local_map(absl::Span<const LocalOutput> outputs,
   std::vector<DTensor> results;
   if (Status status = check_gradients(inputs, gradients); !status.ok()) {
     for (const LocalOutput& each : outputs) {
-      results.push_back(internal::failed_tensor(each.dtype, each.shape, each.layout, status));
+      results.push_back(internal::failed_tensor(each.dtype, each.shape, each.layout.layout(), status));
     }
     return results;
   }

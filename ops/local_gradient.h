@@ -32,13 +32,13 @@ namespace tessera {
 // results in their layouts, then the cotangents of the results, in the results' layouts without
 // their partial axes. Its output has the shape and dtype of the input.
 struct LocalGradient {
-  StatusOr<Layout> layout;
+  LayoutArg layout;
   LocalFn fn;
 };
 
 // local_map() with a gradient for each input, nothing where it is zero. InvalidArgument where their
 // number is not the number of inputs, and where an input of integers or bool has a gradient.
-DTensor local_map(LayoutArg out_layout, const Shape& out_shape, DType out_dtype,
+DTensor local_map(const LayoutArg& out_layout, const Shape& out_shape, DType out_dtype,
                   absl::Span<const DTensor> inputs, LocalFn fn,
                   std::vector<std::optional<LocalGradient>> gradients);
 

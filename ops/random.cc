@@ -151,9 +151,9 @@ StatusOr<Key> Key::parse(absl::string_view text) {
                  "; it should be 16 hexadecimal digits in lower case, as to_string() writes them");
 }
 
-DTensor draw(const RandomSpec& spec, DType dtype, const Shape& shape, LayoutArg layout) {
+DTensor draw(const RandomSpec& spec, DType dtype, const Shape& shape, const LayoutArg& layout) {
   const Status status = check_spec(spec, dtype);
-  if (!status.ok()) return internal::failed_tensor(dtype, shape, layout, status);
+  if (!status.ok()) return internal::failed_tensor(dtype, shape, layout.layout(), status);
   return internal::generate("random", dtype, shape, layout,
                             [spec, dtype, shape](Engine* engine, const Box& box, std::byte* out) {
                               Engine& used = engine != nullptr
@@ -163,12 +163,12 @@ DTensor draw(const RandomSpec& spec, DType dtype, const Shape& shape, LayoutArg 
                             });
 }
 
-DTensor bernoulli(const Key& key, const Shape& shape, LayoutArg layout, double probability) {
+DTensor bernoulli(const Key& key, const Shape& shape, const LayoutArg& layout, double probability) {
   return draw({.kind = RandomKind::kBernoulli, .key = key.words(), .a = probability}, DType::kBool,
               shape, layout);
 }
 
-DTensor draw_integers(const Key& key, DType dtype, const Shape& shape, LayoutArg layout,
+DTensor draw_integers(const Key& key, DType dtype, const Shape& shape, const LayoutArg& layout,
                       absl::int128 low, absl::int128 high) {
   const auto [least, largest] = limits_of(dtype);
   if (low >= high || low < least || high > largest + 1) {
@@ -178,7 +178,7 @@ DTensor draw_integers(const Key& key, DType dtype, const Shape& shape, LayoutArg
       return digits.str();
     };
     return internal::failed_tensor(
-        dtype, shape, layout,
+        dtype, shape, layout.layout(),
         refusal("randint: from ", text(low), " to ", text(high),
                 "; the first should be below the second, and both in ", dtype_name(dtype)));
   }
@@ -190,9 +190,9 @@ DTensor draw_integers(const Key& key, DType dtype, const Shape& shape, LayoutArg
               dtype, shape, layout);
 }
 
-DTensor permutation(const Key& key, int64_t n, LayoutArg layout) {
+DTensor permutation(const Key& key, int64_t n, const LayoutArg& layout) {
   if (n < 0) {
-    return internal::failed_tensor(DType::kInt64, {0}, layout,
+    return internal::failed_tensor(DType::kInt64, {0}, layout.layout(),
                                    refusal("permutation: of ", n, " numbers"));
   }
   return draw(

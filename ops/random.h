@@ -58,8 +58,9 @@ class Key {
 };
 
 // Internal.
-DTensor draw(const kernels::RandomSpec& spec, DType dtype, const Shape& shape, LayoutArg layout);
-DTensor draw_integers(const Key& key, DType dtype, const Shape& shape, LayoutArg layout,
+DTensor draw(const kernels::RandomSpec& spec, DType dtype, const Shape& shape,
+             const LayoutArg& layout);
+DTensor draw_integers(const Key& key, DType dtype, const Shape& shape, const LayoutArg& layout,
                       absl::int128 low, absl::int128 high);
 
 template <class T>
@@ -69,19 +70,19 @@ concept Float = HasDType<T> && !std::integral<T>;
 
 // Integers have all bits random; bool is true or false.
 template <Integer T>
-DTensor bits(const Key& key, const Shape& shape, LayoutArg layout) {
+DTensor bits(const Key& key, const Shape& shape, const LayoutArg& layout) {
   return draw({.kind = kernels::RandomKind::kBits, .key = key.words()}, dtype_of<T>(), shape,
               layout);
 }
 // Numbers in [low, high), never high itself; where the two are equal it is that number.
 template <Float T>
-DTensor uniform(const Key& key, const Shape& shape, LayoutArg layout, double low = 0,
+DTensor uniform(const Key& key, const Shape& shape, const LayoutArg& layout, double low = 0,
                 double high = 1) {
   return draw({.kind = kernels::RandomKind::kUniform, .key = key.words(), .a = low, .b = high},
               dtype_of<T>(), shape, layout);
 }
 template <Float T>
-DTensor normal(const Key& key, const Shape& shape, LayoutArg layout, double mean = 0,
+DTensor normal(const Key& key, const Shape& shape, const LayoutArg& layout, double mean = 0,
                double stddev = 1) {
   return draw({.kind = kernels::RandomKind::kNormal, .key = key.words(), .a = mean, .b = stddev},
               dtype_of<T>(), shape, layout);
@@ -89,8 +90,8 @@ DTensor normal(const Key& key, const Shape& shape, LayoutArg layout, double mean
 // Normal numbers from mean + low stddev to mean + high stddev; one of `low` and `high` may be
 // infinite. Upper tails are as exact as lower ones, also far from the mean.
 template <Float T>
-DTensor truncated_normal(const Key& key, const Shape& shape, LayoutArg layout, double mean = 0,
-                         double stddev = 1, double low = -2, double high = 2) {
+DTensor truncated_normal(const Key& key, const Shape& shape, const LayoutArg& layout,
+                         double mean = 0, double stddev = 1, double low = -2, double high = 2) {
   return draw({.kind = kernels::RandomKind::kTruncatedNormal,
                .key = key.words(),
                .a = mean,
@@ -100,15 +101,16 @@ DTensor truncated_normal(const Key& key, const Shape& shape, LayoutArg layout, d
               dtype_of<T>(), shape, layout);
 }
 // bool: true with the probability, to 2^-24.
-DTensor bernoulli(const Key& key, const Shape& shape, LayoutArg layout, double probability = 0.5);
+DTensor bernoulli(const Key& key, const Shape& shape, const LayoutArg& layout,
+                  double probability = 0.5);
 // Integers in [low, high), which T can hold; high may be its largest value plus 1.
 template <Integer T>
-DTensor randint(const Key& key, const Shape& shape, LayoutArg layout, absl::int128 low,
+DTensor randint(const Key& key, const Shape& shape, const LayoutArg& layout, absl::int128 low,
                 absl::int128 high) {
   return draw_integers(key, dtype_of<T>(), shape, layout, low, high);
 }
 // i64 of shape [n]: 0 to n - 1, each once. Each device makes its own part, without a sort.
-DTensor permutation(const Key& key, int64_t n, LayoutArg layout);
+DTensor permutation(const Key& key, int64_t n, const LayoutArg& layout);
 
 }  // namespace tessera::random
 

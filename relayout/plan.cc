@@ -210,10 +210,10 @@ Status check_ranks(const Layout& from, const Layout& to) {
 // In this order: validate; return no steps if no value moves; split the partial axes into those
 // that stay, are reduced and are added; let PlanCandidates find the steps to the goal without the
 // added ones; append the expansion, which is local; check the cap.
-StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to_or, const Shape& shape,
-                                     DType dtype, const PlanOptions& options) {
-  TESSERA_RETURN_IF_ERROR(to_or);
-  const Layout& to = *to_or;
+StatusOr<RelayoutPlan> plan_relayout(const Layout& from, const LayoutArg& to_arg,
+                                     const Shape& shape, DType dtype, const PlanOptions& options) {
+  if (!from.valid()) return internal::empty_handle("plan_relayout()", "Layout");
+  TESSERA_ASSIGN_OR_RETURN(const Layout to, to_arg.resolve(from.mesh()));
   TESSERA_RETURN_IF_ERROR(internal::validate(from, to, shape, dtype));
   TESSERA_RETURN_IF_ERROR(internal::validate_devices(from.mesh(), options.topology));
   TESSERA_RETURN_IF_ERROR(internal::validate_devices(to.mesh(), options.topology));

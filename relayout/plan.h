@@ -132,8 +132,9 @@ class RelayoutPlan {
   struct Rep;  // Internal.
 
  private:
-  friend StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to, const Shape& shape,
-                                              DType dtype, const PlanOptions& options);
+  friend StatusOr<RelayoutPlan> plan_relayout(const Layout& from, const LayoutArg& to,
+                                              const Shape& shape, DType dtype,
+                                              const PlanOptions& options);
   explicit RelayoutPlan(std::shared_ptr<const Rep> rep) : rep_(std::move(rep)) {}
 
   std::shared_ptr<const Rep> rep_;
@@ -146,14 +147,14 @@ Status check_ranks(const Layout& from, const Layout& to);
 // Plans the relayout of a tensor of `shape`. Pure, and the same on every client. Moves pull boxes
 // to their places without staging: a plan of one batch needs only the memory of source and target,
 // the least that a move can need. Batches are not cut into chunks. Errors:
-// - the error that `to` carries;
+// - the error that `to` carries; text of `to` is read on the mesh of `from`;
 // - InvalidArgument for ranks that differ, a bad shape, and a reduction that the dtype does not
 //   have: avg of integers; any but min and max of bool;
 // - InvalidArgument for a device that the topology does not list, and for a mesh of more than
 //   kMaxPlannedDevices;
 // - ResourceExhausted where no plan keeps the cap; it names the need, the cap and the least
 //   feasible cap.
-StatusOr<RelayoutPlan> plan_relayout(const Layout& from, LayoutArg to, const Shape& shape,
+StatusOr<RelayoutPlan> plan_relayout(const Layout& from, const LayoutArg& to, const Shape& shape,
                                      DType dtype, const PlanOptions& options = {});
 
 }  // namespace tessera

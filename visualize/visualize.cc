@@ -85,9 +85,8 @@ Status check_drawable(const Layout& layout, const Shape& shape) {
   return absl::OkStatus();
 }
 
-StatusOr<Picture> picture_of(LayoutArg maybe_layout, const Shape& shape) {
-  TESSERA_RETURN_IF_ERROR(maybe_layout);
-  const Layout& layout = *maybe_layout;
+StatusOr<Picture> picture_of(const LayoutArg& layout_arg, const Shape& shape) {
+  TESSERA_ASSIGN_OR_RETURN(const Layout layout, layout_arg.layout());
   TESSERA_RETURN_IF_ERROR(check_drawable(layout, shape));
   const int rank = layout.rank();
   Picture picture = {
@@ -256,7 +255,7 @@ void draw_plane(const Picture& picture, size_t plane, double left, double top, S
 
 }  // namespace
 
-StatusOr<std::string> visualize(LayoutArg layout, const Shape& shape) {
+StatusOr<std::string> visualize(const LayoutArg& layout, const Shape& shape) {
   TESSERA_ASSIGN_OR_RETURN(const Picture picture, picture_of(layout, shape));
   std::string text = absl::StrCat(picture.title, "\n");
   if (!picture.names.empty()) {
@@ -272,7 +271,7 @@ StatusOr<std::string> visualize(LayoutArg layout, const Shape& shape) {
   return text;
 }
 
-StatusOr<std::string> visualize_svg(LayoutArg layout, const Shape& shape) {
+StatusOr<std::string> visualize_svg(const LayoutArg& layout, const Shape& shape) {
   constexpr double kTop = 60;
   TESSERA_ASSIGN_OR_RETURN(const Picture picture, picture_of(layout, shape));
   SvgWriter svg;

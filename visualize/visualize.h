@@ -37,11 +37,11 @@ inline constexpr int64_t kMaxPictureDevices = 4096;
 // The picture as text, lines ended by '\n'. A tensor of rank 3 is drawn as one table for each shard
 // of dim 0. InvalidArgument for the error that `layout` carries, a shape that is not legal for it,
 // and more than kMaxPictureDevices; Unimplemented beyond kMaxPictureRank.
-StatusOr<std::string> visualize(LayoutArg layout, const Shape& shape);
+StatusOr<std::string> visualize(const LayoutArg& layout, const Shape& shape);
 
 // The picture as an SVG 1.1 document, with the errors of visualize(). Cells have the proportions of
 // the tensor, as far as the width of their texts allows.
-StatusOr<std::string> visualize_svg(LayoutArg layout, const Shape& shape);
+StatusOr<std::string> visualize_svg(const LayoutArg& layout, const Shape& shape);
 
 }  // namespace tessera
 

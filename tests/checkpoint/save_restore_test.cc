@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, SaveRestoreTest, ::testing::Values(cuda_forms()[0
                          job_form_name);
 
 StatusOr<DTensor> restore_one(const Client& client, const std::string& path,
-                              const std::string& name, LayoutArg layout,
+                              const std::string& name, const LayoutArg& layout,
                               const RestoreOptions& options = {}) {
   TESSERA_ASSIGN_OR_RETURN(std::vector<DTensor> tensors,
                            restore(client, path, {{name, layout}}, options));

@@ -680,7 +680,7 @@ TEST_P(DistributeReduceTest, CrossDeviceOpsGiveTheSameBits) {
 // Adds as the default does, and keeps the options of the last call.
 class KeepingOps : public distribute::CrossDeviceOps {
  public:
-  DTensor reduce(ReduceOp op, const PerReplica& value, LayoutArg destination,
+  DTensor reduce(ReduceOp op, const PerReplica& value, const LayoutArg& destination,
                  const distribute::CommunicationOptions& options) override {
     last = options;
     return default_->reduce(op, value, destination, options);

@@ -134,7 +134,7 @@ class FaultyOps final : public distribute::CrossDeviceOps {
  public:
   bool raises = true;
 
-  DTensor reduce(ReduceOp, const PerReplica& value, LayoutArg,
+  DTensor reduce(ReduceOp, const PerReplica& value, const LayoutArg&,
                  const distribute::CommunicationOptions&) override {
     // NOTIDY(banned): what a class of the user may do
     if (raises) throw std::runtime_error("row 7");
@@ -146,7 +146,7 @@ class FaultyOps final : public distribute::CrossDeviceOps {
     if (raises) return CrossDeviceOps::batch_reduce(op, values, destinations, options);
     return {};
   }
-  DTensor broadcast(const DTensor& value, LayoutArg destination,
+  DTensor broadcast(const DTensor& value, const LayoutArg& destination,
                     const distribute::CommunicationOptions& options) override {
     // NOTIDY(banned): what a class of the user may do
     if (raises) throw std::runtime_error("row 7");

@@ -95,7 +95,7 @@ TEST(StructuresTest, LegacyFields) {
   EXPECT_EQ(sizeof(Legacy), 64u);
   EXPECT_EQ(offsetof(Legacy, manager_ctx), 48u);
   EXPECT_EQ(offsetof(Legacy, deleter), 56u);
-  EXPECT_FALSE((std::is_invocable_v<decltype(from_dlpack), const Shape&, LayoutArg,
+  EXPECT_FALSE((std::is_invocable_v<decltype(from_dlpack), const Shape&, const LayoutArg&,
                                     absl::Span<Legacy* const>>));
 }
 
@@ -459,7 +459,7 @@ class Array {
 };
 
 // The tensor whose shards are these arrays on the local devices of the mesh.
-DTensor take(const Shape& shape, LayoutArg layout, std::list<Array>& arrays) {
+DTensor take(const Shape& shape, const LayoutArg& layout, std::list<Array>& arrays) {
   std::vector<DLManagedTensorVersioned*> local;
   for (Array& array : arrays) local.push_back(&array.managed());
   return from_dlpack(shape, layout, local);
@@ -704,8 +704,8 @@ TEST_P(TakeTest, DeletersOnError) {
 TEST_P(TakeTest, DeletersOnErrorsOfTheCall) {
   EXPECT_THAT(run([](Client& client) -> Status {
                 TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, live_mesh(client, "{x=8}"));
-                const auto expect = [&](const Shape& shape, LayoutArg layout, size_t num_arrays,
-                                        const std::string& text) -> Status {
+                const auto expect = [&](const Shape& shape, const LayoutArg& layout,
+                                        size_t num_arrays, const std::string& text) -> Status {
                   std::list<Array> arrays;
                   for (size_t i = 0; i < num_arrays; ++i) arrays.emplace_back(Shape{1});
                   const DTensor x = take(shape, layout, arrays);

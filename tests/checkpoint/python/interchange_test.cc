@@ -77,7 +77,7 @@ std::vector<std::string> lines(const std::vector<DType>& dtypes) {
 
 int64_t value(DType dtype, int64_t i) { return i % (dtype == DType::kBool ? 2 : 100); }
 
-std::vector<NamedTensor> tensors(const std::vector<DType>& dtypes, LayoutArg layout) {
+std::vector<NamedTensor> tensors(const std::vector<DType>& dtypes, const LayoutArg& layout) {
   std::vector<NamedTensor> tensors;
   for (const DType dtype : dtypes) {
     const DTensor numbers = ops::mod(iota<int64_t>(kShape, layout), value(dtype, 99) + 1);
