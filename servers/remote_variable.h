@@ -7,7 +7,7 @@
 //
 // A handle: cheap to copy, immutable, safe to use from any thread. Valid only with the
 // ClusterCoordinator that made it. The value lives until the parameter servers end; the chief saves
-// it by a function that pulls it (docs/guide.md, "What a run holds and how it is saved"). TF: a
+// it by a function that pulls it (docs/guide/6_saving.md, "What a run holds"). TF: a
 // variable made in the scope of a ParameterServerStrategy.
 #ifndef TESSERA_SERVERS_REMOTE_VARIABLE_H_
 #define TESSERA_SERVERS_REMOTE_VARIABLE_H_
