@@ -16,6 +16,7 @@ import subprocess
 import sys
 
 from tidy_cpp import functions, strip_cpp
+from tidy_environment import check_environment
 from tidy_errors import PAGE as ERRORS_PAGE
 from tidy_errors import check_errors_page
 from tidy_headers import PRECOMPILED
@@ -545,6 +546,7 @@ rule_error_row = checked_by(
 )
 rule_citation = checked_by("rule_citation", check_citations)
 rule_label = checked_by("rule_label", check_labels)
+rule_environment = checked_by("rule_environment", check_environment)
 rule_fact_row = checked_by("rule_fact_row", check_facts)
 rule_public_header = checked_by("rule_public_header", check_public_headers)
 rule_public_comment = checked_by("rule_public_comment", check_public_comments)

@@ -531,6 +531,33 @@ class RuleTest(unittest.TestCase):
         self.check(rule, files("bool_i32_4x2", "TEST(A, BoolI32_4x2) {}"))
         self.check(rule, files("n_1", "TEST(A, N12) {}"), ("tests/facts/c.md:3", '"n_1"'))
 
+    def test_environment(self):
+        page = (
+            "# E\n\n| `TESSERA_X`, `RANK` | what |\n| text | `CODE` |\n\n"
+            "## tessera_run\n\n| `--log-dir DIR` | what |\n"
+        )
+        files = {
+            "docs/environment.md": page,
+            "job/a.cc": HEAD + 'f("TESSERA_X"); g("RANK=");\n',
+            "job/a_test.cc": HEAD + 'f("TESSERA_Y");\n',
+            "job/tessera_run.cc": 'ABSL_FLAG(std::string, log_dir, "", "");\n',
+        }
+        rule = tidy.rule_environment
+        self.check(rule, files)
+        self.check(rule, {})
+        self.check(
+            rule,
+            {**files, "job/a.cc": HEAD + 'f("TESSERA_Z");\n', "job/b.cc": 'f("RANK");\n'},
+            ("job/a.cc:4", "no row for TESSERA_Z"),
+            ("docs/environment.md:3", "reads or sets TESSERA_X"),
+        )
+        self.check(
+            rule,
+            {**files, "job/tessera_run.cc": "ABSL_FLAG(int, nodes, 1);\n"},
+            ("job/tessera_run.cc:1", 'no row for --nodes under "## tessera_run"'),
+            ("docs/environment.md:8", "no flag --log-dir"),
+        )
+
     def test_error_row(self):
         def files(messages, labels, **texts):
             """A row, and tests //a:NAME of these texts."""
