@@ -5,10 +5,13 @@
 #include <sys/wait.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -154,6 +157,29 @@ TEST_P(PagesTest, OutputIsOutputOfItsPrograms) {
   }
 }
 
+// The commands of docs/pictures/README.md, each a picture and the arguments of tools/plan.
+std::map<std::string, std::string> picture_commands(const std::string& page) {
+  std::map<std::string, std::string> commands;
+  for (const absl::string_view line : absl::StrSplit(page, '\n')) {
+    const std::vector<std::string> pieces = absl::StrSplit(line, '`');
+    if (pieces.size() != 3 || !absl::StartsWith(pieces[1], "tools/plan ")) continue;
+    const std::pair<std::string, std::string> parts = absl::StrSplit(pieces[1], " --svg ");
+    commands[parts.second] = parts.first.substr(sizeof "tools/plan");
+  }
+  return commands;
+}
+
+TEST(PicturesTest, CommandsOfThePageMakeThem) {
+  const std::map<std::string, std::string> commands =
+      picture_commands(read_file("docs/pictures/README.md"));
+  EXPECT_FALSE(commands.empty());
+  const std::string made = absl::StrCat(std::getenv("TEST_TMPDIR"), "/picture.svg");
+  for (const auto& [picture, arguments] : commands) {
+    output_of(absl::StrCat("tools/plan_tool/plan_tool ", arguments, " --svg ", made));
+    EXPECT_EQ(read_file(made), read_file(picture)) << "run the command in docs/pictures/README.md";
+  }
+}
+
 const PageCase kPages[] = {
     {"readme", "README.md", 1, {"examples/01_quickstart"}},
     {"mesh", "docs/guide/1_mesh.md", 7, {"examples/guide/1_mesh"}},
@@ -166,6 +192,8 @@ const PageCase kPages[] = {
     {"errors", "docs/guide/8_errors.md", 5, {"examples/guide/8_errors"}},
     {"strategies", "docs/strategies.md", 6, {"examples/guide/strategies"}},
     {"parameter_servers", "docs/parameter_servers.md", 5, {"examples/10_parameter_server"}},
+    {"recipes", "docs/recipes.md", 10, {"examples/guide/recipes"}},
+    {"coming_from", "docs/coming_from.md", 5, {"examples/guide/coming_from"}},
     {"groups", "docs/groups.md", 5},
 };
 
