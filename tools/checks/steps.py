@@ -6,9 +6,10 @@ Each step prints its command and its time, and when it fails, the command that r
 line is `N passed, N failed`: test cases as the test.xml files of this run list them, and one for
 each step that is not a Bazel test.
 
-The sanitizers take two thirds of the time of all steps. So a run takes a sample of them, which the
-commit decides: one sanitizer, and one of the SHARES of the tree. It also runs only a fourth of the
-tests that take more than 15 s and are not the main test of a subject. `--sample all` takes all.
+The sanitizers and the programs outside the tree take most of the time of all steps. So a run takes
+a sample of them, which the commit decides: one sanitizer on one of the SHARES of the tree, or the
+programs. It also runs only a fourth of the tests that take more than 15 s and are not the main test
+of a subject. `--sample all` takes all.
 """
 
 import argparse
@@ -37,8 +38,10 @@ class Step:
     what: str
     command: str
     folder: str = "."
-    # Whether a sample runs one of these steps, on one share.
-    is_sampled: bool = False
+    # A sample runs the steps of one group, and those without a group.
+    group: str = ""
+    # Whether a sample runs the step on one share.
+    has_shares: bool = False
     # Whether a sample leaves long tests out.
     has_long_tests: bool = False
 
@@ -85,21 +88,30 @@ STEPS = [
         "clang with layering_check; tests and fuzzers under the address and undefined-behaviour "
         "sanitizers",
         "bazel test --config=asan -- //... -//benchmarks/... -//examples/... -//tools/...",
-        is_sampled=True,
+        group="asan",
+        has_shares=True,
     ),
     Step(
         "tsan",
         "tests under the thread sanitizer, except the layers without threads and the programs",
         "bazel test --config=tsan -- //... -//base/... -//mesh/... -//layout/... -//relayout/... "
         "-//visualize/... -//fuzz/... -//benchmarks/... -//examples/... -//tools/...",
-        is_sampled=True,
+        group="tsan",
+        has_shares=True,
     ),
     Step("examples", "the main job, as a user starts it", "tools/demo"),
     Step(
         "external",
         "a program in another workspace that uses Tessera",
-        "bazel run //:print_mesh",
-        folder="examples/external",
+        'bazel run //:two_clients | grep -Fx "[x, -] on {x=2}, sums 18 22 26"',
+        folder="tests/install/bazel",
+        group="outside",
+    ),
+    Step(
+        "install",
+        "programs that use an installed Tessera, by CMake, pkg-config and g++",
+        "tests/install/run",
+        group="outside",
     ),
 ]
 
@@ -185,9 +197,12 @@ def head_commit():
 
 
 def sample_of(step_list, sample):
-    """(name, share): the sampled step that this sample runs, and the share it runs on."""
-    choices = [(step.name, share) for step in step_list if step.is_sampled for share in SHARES]
-    return choices[zlib.crc32(sample.encode()) % len(choices)]
+    """(group, share): the group of steps that this sample runs, and the share for a sanitizer."""
+    groups = list(dict.fromkeys(step.group for step in step_list if step.group))
+    if not groups:
+        return "", None
+    rest, chosen = divmod(zlib.crc32(sample.encode()), len(groups))
+    return groups[chosen], list(SHARES)[rest % len(SHARES)]
 
 
 def skip_long_tests(step, sample):
@@ -267,8 +282,8 @@ def parse_arguments(arguments):
     parser.add_argument(
         "--sample",
         metavar="TEXT",
-        help="what runs under sanitizers, and of long tests: `all`, or a text that decides it (the "
-        "id of the commit)",
+        help="which sanitizer or programs outside the tree run, and which long tests: `all`, or a "
+        "text that decides it (the id of the commit)",
     )
     parser.add_argument("--keep-going", action="store_true", help="continue after a failed step")
     parser.add_argument(
@@ -313,9 +328,8 @@ def main(arguments):
     # What is named is wanted, whatever the sample.
     sample = options.sample or ("all" if options.only else head_commit())
     for step in [step for step in STEPS if step.name in options.names]:
-        is_sample = step.is_sampled and sample != "all"
-        name, share = sample_of(STEPS, sample) if is_sample else (step.name, None)
-        if name != step.name:
+        group, share = sample_of(STEPS, sample)
+        if step.group and sample != "all" and group != step.group:
             print(f"==> {step.name}: not in the sample; tools/test --only {step.name} runs it")
             continue
         if failures and not options.keep_going:
@@ -328,7 +342,7 @@ def main(arguments):
                 f"of the long tests those of the tag {tag} ran; "
                 f"to run all: tools/test --only {step.name}"
             )
-        if share:
+        if step.has_shares and sample != "all":
             step = take_share(step, share)
             what = f'share "{share}" of: {what}'
             notes.append(

@@ -150,34 +150,48 @@ class StepsTest(unittest.TestCase):
             steps.parse_arguments(["--only", "tidy,tets"])
         self.assertIn('unknown step "tets"; the steps are tidy, format', errors.getvalue())
 
-    def test_a_sample_has_one_share_of_one_sanitizer(self):
+    def test_a_sample_has_one_share_of_one_sanitizer_or_the_programs_outside(self):
         step_list = [
             steps.Step("a", "a", "true"),
-            steps.Step("b", "b", "true -- //...", is_sampled=True),
-            steps.Step("c", "c", "true -- //...", is_sampled=True),
+            steps.Step("b", "b", "true -- //...", group="b", has_shares=True),
+            steps.Step("c", "c", "true -- //...", group="c", has_shares=True),
+            steps.Step("d", "d", "true", group="d_and_e"),
+            steps.Step("e", "e", "true", group="d_and_e"),
         ]
         seen = set()
-        for sample in map(str, range(100)):
+        for sample in map(str, range(200)):
             code, output = self.run_main(step_list, "--sample", sample)
             self.assertEqual(code, 0)
             self.assertIn("==> a: 1 passed", output)
-            name, share = steps.sample_of(step_list, sample)
-            self.assertIn(f'==> {name}: share "{share}" of: {name}\n    true --build', output)
-            self.assertIn(f"==> {name}: 1 passed", output)
-            other = "c" if name == "b" else "b"
-            self.assertIn(f"==> {other}: not in the sample; tools/test --only {other} runs", output)
+            group, share = steps.sample_of(step_list, sample)
+            for step in step_list[1:]:
+                left_out = f"==> {step.name}: not in the sample; tools/test --only {step.name} runs"
+                is_in = step.group == group
+                self.assertEqual(left_out in output, not is_in, output)
+                self.assertEqual(f"==> {step.name}: 1 passed" in output, is_in, output)
+            if group == "d_and_e":
+                self.assertNotIn("sanitizers", output)
+                self.assertTrue(output.endswith("in all\n3 passed, 0 failed\n"), output)
+                seen.add(group)
+                continue
+            self.assertIn(f'==> {group}: share "{share}" of: {group}\n    true --build', output)
             note = (
-                f'of the sanitizers {name} ran, on the share "{share}"; to repeat it: '
-                f"tools/test --only {name} --sample {sample}\n2 passed, 0 failed\n"
+                f'of the sanitizers {group} ran, on the share "{share}"; to repeat it: '
+                f"tools/test --only {group} --sample {sample}\n2 passed, 0 failed\n"
             )
             self.assertTrue(output.endswith(note), output)
-            seen.add((name, share))
-        self.assertEqual(seen, {(name, share) for name in "bc" for share in steps.SHARES})
-        for arguments in [["--sample", "all"], ["--only", "a,b,c"]]:
+            seen.add((group, share))
+        self.assertEqual(seen, {(g, share) for g in "bc" for share in steps.SHARES} | {"d_and_e"})
+        for arguments in [["--sample", "all"], ["--only", "a,b,c,d,e"]]:
             _, output = self.run_main(step_list, *arguments)
             self.assertIn("    true -- //...\n", output)
             self.assertNotIn("share", output)
-            self.assertTrue(output.endswith("\n3 passed, 0 failed\n"), output)
+            self.assertTrue(output.endswith("\n5 passed, 0 failed\n"), output)
+
+    def test_the_steps_outside_the_tree_are_one_group(self):
+        groups = {step.name: step.group for step in steps.STEPS if step.group}
+        outside = {"external": "outside", "install": "outside"}
+        self.assertEqual(groups, {"asan": "asan", "tsan": "tsan", **outside})
 
     def test_a_sample_has_a_fourth_of_the_long_tests(self):
         step_list = [steps.Step("a", "a", "echo bazel test //...", has_long_tests=True)]
