@@ -55,11 +55,14 @@ class Consumer:
     fails: bool = False
     # Without this program, the consumer is skipped.
     needs: str = ""
+    # Its files are cut from docs/install.md, and so are the command and the line.
+    is_page: bool = False
 
 
 CONSUMERS = [
     Consumer("cmake_shared", "prefix", BY_CMAKE.format("cmake", "") + "./consumer"),
     Consumer("cmake_static", "prefix", BY_CMAKE.format("cmake", STATIC) + "./consumer"),
+    Consumer("page", "prefix", "", is_page=True),
     Consumer("make", "prefix", BY_MAKE),
     Consumer("gcc", "prefix", BY_GCC.format("", SHARED) + BY_RUN),
     Consumer(
@@ -123,8 +126,19 @@ def places_of(consumers):
 
 def has_line(output, expected):
     """Whether a line of the output is `expected`. tessera_run begins lines with the client's id."""
-    lines = [re.sub(r"^\[client \d+\] ", "", line) for line in output.splitlines()]
-    return expected in lines
+    return expected in [without_client(line) for line in output.splitlines()]
+
+
+def without_client(line):
+    return re.sub(r"^\[client \d+\] ", "", line)
+
+
+def cut_page(text):
+    """Files, commands and output of the first program of docs/install.md."""
+    section = re.search(r"^## A first program\n(.*?)^##", text, re.S | re.M).group(1)
+    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", section, re.S | re.M))
+    files = {"example.cc": blocks["cpp"], "CMakeLists.txt": blocks["cmake"]}
+    return files, " && ".join(blocks["sh"].splitlines()), blocks["text"]
 
 
 def environment_of(prefix, libraries, environment):
@@ -139,6 +153,7 @@ def environment_of(prefix, libraries, environment):
         "TREE": str(ROOT),
         "CONSUMERS": str(HERE),
         "LIBRARIES": str(libraries),
+        "PREFIX": str(prefix),
         "CMAKE_PREFIX_PATH": str(prefix),
         "PKG_CONFIG_PATH": str(libraries / "pkgconfig"),
         "LD_LIBRARY_PATH": before("LD_LIBRARY_PATH", libraries),
@@ -237,6 +252,12 @@ def library_folder(prefix):
 def check(consumer, prefix, build):
     """Runs one consumer; a Failure has its output."""
     folder = empty_folder(build / "programs" / consumer.name)
+    if consumer.is_page:
+        files, command, output = cut_page((ROOT / "docs/install.md").read_text())
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        line = without_client(output.strip())
+        consumer = dataclasses.replace(consumer, command=command, expected=line)
     environment = environment_of(prefix, library_folder(prefix), dict(os.environ))
     code, output = run(consumer.command, folder, environment, TIMEOUT_S)
     if (code != 0) != consumer.fails:

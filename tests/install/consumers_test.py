@@ -4,11 +4,14 @@
 import contextlib
 import io
 import pathlib
+import re
 import tempfile
 import unittest
 
 import consumers
 from consumers import Consumer
+
+TREE = pathlib.Path(__file__).absolute().parent.parent.parent
 
 
 class PartsTest(unittest.TestCase):
@@ -41,6 +44,26 @@ class PartsTest(unittest.TestCase):
         self.assertEqual(environment["LD_LIBRARY_PATH"], "/p/lib")
         self.assertEqual(environment["PKG_CONFIG_PATH"], "/p/lib/pkgconfig")
         self.assertEqual(environment["CMAKE_PREFIX_PATH"], "/p")
+
+    def test_the_program_of_the_page_is_cut(self):
+        blocks = {"cpp": "int x;", "cmake": "c()", "sh": "a\nb c", "text": "o 1"}
+        fences = "".join(f"Text.\n```{name}\n{text}\n```\n" for name, text in blocks.items())
+        other = "```cpp\nno\n```\n"
+        page = f"# I\n{other}## A first program\n{fences}### D\n## E\n{other}"
+        files = {"example.cc": "int x;\n", "CMakeLists.txt": "c()\n"}
+        self.assertEqual(consumers.cut_page(page), (files, "a && b c", "o 1\n"))
+
+    def test_dockerfile_definition_and_page_install_the_same_packages(self):
+        """Each has one list of packages for a build, which begins with cmake."""
+
+        def packages(path):
+            text = (TREE / path).read_text().replace("\\\n", " ")
+            return re.search(r"-recommends +(cmake [a-z0-9+ -]*[a-z])", text).group(1).split()
+
+        expected = packages("docs/install.md")
+        self.assertIn("g++", expected)
+        self.assertEqual(packages("Dockerfile"), expected)
+        self.assertEqual(packages("tessera.def"), expected)
 
     def test_an_unknown_program_is_named(self):
         with self.assertRaisesRegex(ValueError, 'unknown program "mak"; the programs are cmake_'):
