@@ -26,7 +26,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends \
     protobuf-compiler-grpc \
     && rm -rf /var/lib/apt/lists/*
 COPY . /tessera
-RUN cmake -S /tessera -B /build -DCMAKE_BUILD_TYPE=Release \
+RUN cmake -S /tessera -B /build -DCMAKE_INSTALL_PREFIX=/usr \
     && cmake --build /build --parallel "$(nproc)" \
     && cpack --config /build/CPackConfig.cmake -G DEB -B /packages \
     && rm -rf /build /packages/_CPack_Packages \

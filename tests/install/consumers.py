@@ -94,12 +94,17 @@ CONSUMERS = [
         "cuda_missing",
         "prefix",
         'cmake -S "$CONSUMERS/cuda" -B . 2>&1',
-        'Tessera was built without component "cuda"',
+        'component "cuda" is not there: this Tessera was built without it',
         fails=True,
     ),
-    Consumer("exports", "prefix", '"$TREE/cmake/check_exports" "$LIBRARIES/libtessera.so"', ""),
+    Consumer(
+        "exports",
+        "prefix",
+        'python3 -B "$TREE/tools/checks/exported_names.py" "$LIBRARIES/libtessera.so" '
+        '"$PREFIX/include/tessera"',
+        "",
+    ),
     Consumer("cmake_debs", "debs", BY_CMAKE.format("cmake", "") + "./consumer"),
-    Consumer("static_debs", "debs", BY_CMAKE.format("cmake", STATIC) + "./consumer"),
     Consumer("make_debs", "debs", BY_MAKE),
     Consumer("gcc_debs", "debs", BY_GCC.format("", SHARED) + BY_RUN),
     Consumer("fetch_content", "project", '"$CMAKE_PREFIX_PATH/consumer"'),
@@ -209,8 +214,8 @@ def make_prefix(build, jobs):
     """Builds both libraries and the programs, and installs them."""
     # CUDA kernels would take a third of the time, and no consumer has a GPU.
     must_run(
-        f'cmake -S "{ROOT}" -B build -DCMAKE_BUILD_TYPE=Release -DTESSERA_CUDA=OFF && '
-        f"cmake --build build -j {jobs}",
+        f'cmake -S "{ROOT}" -B build -DCMAKE_BUILD_TYPE=Release -DTESSERA_CUDA=OFF '
+        f"-DCMAKE_INSTALL_LIBDIR=lib && cmake --build build -j {jobs}",
         build,
     )
     empty_folder(build / "prefix")
@@ -219,11 +224,12 @@ def make_prefix(build, jobs):
 
 
 def make_debs(build, jobs):
-    """Makes the packages of the same build, and unpacks them."""
+    """Makes the packages of the same build, with libraries in Debian's folder, and unpacks them."""
     make_prefix(build, jobs)
     empty_folder(build / "packages")
     empty_folder(build / "debs")
     must_run(
+        'cmake build -DCMAKE_INSTALL_LIBDIR="lib/$(g++ -print-multiarch)" && '
         'cpack --config build/CPackConfig.cmake -G DEB -B "$PWD/packages" && '
         "for package in packages/*.deb; do dpkg-deb -x $package debs; done",
         build,
