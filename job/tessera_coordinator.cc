@@ -19,6 +19,7 @@
 #include "base/text.h"
 #include "job/coordinator/coordinator_server.h"
 #include "job/environment/address.h"
+#include "job/environment/build.h"
 #include "job/environment/host.h"
 #include "job/environment/token_file.h"
 #include "job/launcher/command_line.h"
@@ -111,6 +112,10 @@ Status run(int argc, char** argv, const sigset_t& signals) {
                            parse_flags(argc, argv, "see tessera_coordinator --help"));
   if (parsed.wants_help) {
     std::fputs(absl::StrCat(kUsage, "\n", flags_help(kFlags)).c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (parsed.wants_version) {
+    std::fputs(version_text("tessera_coordinator").c_str(), stdout);
     return absl::OkStatus();
   }
   if (parsed.program_index < argc) {

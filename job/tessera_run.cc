@@ -18,6 +18,7 @@
 #include "absl/types/optional.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "job/environment/build.h"
 #include "job/launcher/check.h"
 #include "job/launcher/command_line.h"
 #include "job/launcher/launcher.h"
@@ -146,6 +147,10 @@ StatusOr<int> run(int argc, char** argv) {
   TESSERA_ASSIGN_OR_RETURN(const ParsedFlags parsed, parse_flags(argc, argv, kHint));
   if (parsed.wants_help) {
     std::fputs(absl::StrCat(kUsage, "\n", flags_help(kFlags), kUsageEnd).c_str(), stdout);
+    return 0;
+  }
+  if (parsed.wants_version) {
+    std::fputs(version_text("tessera_run").c_str(), stdout);
     return 0;
   }
   LauncherOptions options =

@@ -24,6 +24,11 @@ inline std::string build_text() {
   return absl::StrCat("Tessera ", kVersion, ", protocol ", kProtocol);
 }
 
+// The answer of a program to --version: "tessera_run (Tessera) 0.1.0, protocol 4" and a line end.
+inline std::string version_text(absl::string_view program) {
+  return absl::StrCat(program, " (Tessera) ", kVersion, ", protocol ", kProtocol, "\n");
+}
+
 // Advice where a process cannot read what another process of its job wrote.
 inline constexpr absl::string_view kOneBuildAdvice =
     "build all programs of a job from one Tessera; where they are, report this as a bug of Tessera";

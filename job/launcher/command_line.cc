@@ -41,6 +41,7 @@ StatusOr<ParsedFlags> parse_flags(int argc, char** argv, absl::string_view hint)
   for (; i < argc && absl::StartsWith(argv[i], "-"); ++i) {
     const absl::string_view argument = argv[i];
     if (argument == "--help" || argument == "-h") return ParsedFlags{.wants_help = true};
+    if (argument == "--version") return ParsedFlags{.wants_version = true};
     if (argument == "--") {
       ++i;
       break;

@@ -22,9 +22,10 @@ struct FlagRow {
 // The lines of help of the flags: name, value, default, text.
 std::string flags_help(absl::Span<const FlagRow> rows);
 
-// Where the other arguments begin, or that help was asked for.
+// Where the other arguments begin, or that help or the version was asked for.
 struct ParsedFlags {
   bool wants_help = false;
+  bool wants_version = false;
   int program_index = 0;
 };
 

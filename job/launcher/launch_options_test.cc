@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
+#include "job/environment/build.h"
 #include "job/testing/launcher_run.h"
 #include "tests/support/matchers.h"
 
@@ -207,6 +208,12 @@ TEST(LauncherTest, HelpListsEveryFlag) {
         "--coordinator HOST:PORT", "--hosts A,B", "--ssh COMMAND"}) {
     EXPECT_THAT(run.output(), HasSubstr(flag));
   }
+}
+
+TEST(LauncherTest, VersionIsPrinted) {
+  LauncherRun run({"--version"});
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_EQ(run.output(), version_text("tessera_run"));
 }
 
 }  // namespace

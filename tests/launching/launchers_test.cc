@@ -195,6 +195,12 @@ TEST_F(LaunchersTest, HelpOfTheCoordinatorListsEveryFlag) {
   }
 }
 
+TEST_F(LaunchersTest, VersionOfTheCoordinatorIsPrinted) {
+  LauncherRun run = LauncherRun::program({"job/tessera_coordinator", "--version"});
+  EXPECT_EQ(run.wait(), 0);
+  EXPECT_THAT(run.output(), HasSubstr("tessera_coordinator (Tessera) "));
+}
+
 // R5, A3. With a token that is the same, as from one script with a fixed port.
 TEST_F(LaunchersTest, SecondJobAtOneAddressIsRefused) {
   port_ = absl::CancelledError("free");  // a port that was free a moment ago, and is not held

@@ -148,10 +148,10 @@ StatusOr<SplitTexts> split_texts(absl::Span<const std::string> texts) {
 StatusOr<Arguments> parse_arguments(absl::Span<const std::string> texts) {
   TESSERA_ASSIGN_OR_RETURN(SplitTexts split, split_texts(texts));
   Arguments arguments;
-  const bool wants_help = std::any_of(split.flags.begin(), split.flags.end(), [](const Flag& flag) {
-    return flag.name == "--help" || flag.name == "-h";
-  });
-  if (wants_help) return arguments;
+  for (const Flag& flag : split.flags) {
+    if (flag.name == "--version") arguments.command = Command::kVersion;
+    if (flag.name == "--version" || flag.name == "--help" || flag.name == "-h") return arguments;
+  }
   if (split.others.empty()) {
     return absl::InvalidArgumentError("a command is missing; --help lists them");
   }

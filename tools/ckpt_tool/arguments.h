@@ -20,7 +20,7 @@
 
 namespace tessera::ckpt_tool {
 
-enum class Command { kHelp, kList, kShow, kVerify, kConvert, kClean };
+enum class Command { kHelp, kVersion, kList, kShow, kVerify, kConvert, kClean };
 
 // What convert writes.
 enum class Format { kTessera, kSafetensors, kNpy };

@@ -55,6 +55,11 @@ TEST(ArgumentsTest, HelpIsGivenWhateverElseIsThere) {
   }
 }
 
+TEST(ArgumentsTest, TheVersionNeedsNoCommand) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Arguments arguments, parse_arguments({"--version"}));
+  EXPECT_EQ(arguments.command, Command::kVersion);
+}
+
 TEST(ArgumentsTest, TheEndOfTheTargetSaysTheFormat) {
   struct Case {
     const char* target;

@@ -20,6 +20,7 @@
 #include "checkpoint/info.h"
 #include "checkpoint/leftovers.h"
 #include "checkpoint/names.h"
+#include "job/environment/build.h"
 #include "tools/ckpt_tool/arguments.h"
 #include "tools/ckpt_tool/convert.h"
 #include "tools/ckpt_tool/output.h"
@@ -113,6 +114,9 @@ class Commands {
     switch (arguments_.command) {
       case Command::kHelp:
         output_ << usage_text();
+        return absl::OkStatus();
+      case Command::kVersion:
+        output_ << version_text("tessera_ckpt");
         return absl::OkStatus();
       case Command::kList:
         return list();

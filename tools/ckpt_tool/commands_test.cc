@@ -291,6 +291,12 @@ TEST_F(CommandsTest, OtherCommandLinesExitWith2) {
   EXPECT_THAT(help.output, HasSubstr("tessera_ckpt convert FROM TO"));
 }
 
+TEST_F(CommandsTest, VersionIsPrinted) {
+  const Result version = run({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_THAT(version.output, StartsWith("tessera_ckpt (Tessera) "));
+}
+
 TEST_F(CommandsTest, PathsThatAreNoUtf8AreJson) {
   make_folder(at("\xff"));
   EXPECT_THAT(run_json({"list", at("\xff")}).output, HasSubstr("\xef\xbf\xbd"));

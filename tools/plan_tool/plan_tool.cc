@@ -12,10 +12,14 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "job/environment/build.h"
 #include "tools/plan_tool/command_texts.h"
 #include "tools/plan_tool/op_command.h"
 #include "tools/plan_tool/plan_command.h"
@@ -153,9 +157,16 @@ Status run_op() {
 }
 
 Status run(int argc, char** argv) {
+  absl::FlagsUsageConfig config;
+  // By default --help shows the flags of sources whose name is that of the program.
+  config.contains_help_flags = [](absl::string_view source) {
+    return absl::EndsWith(source, "plan_tool.cc");
+  };
+  config.version_string = [] { return version_text("tessera_plan"); };
+  absl::SetFlagsUsageConfig(config);
   absl::SetProgramUsageMessage(
       "plan shows how a relayout or an operation would run on a machine, which need not be "
-      "there.\n\n"
+      "there. Installed, it is the program tessera_plan.\n\n"
       "  tools/plan --mesh '{node=2, gpu=4}' --from '[(node,gpu)]' --to '[-]' \\\n"
       "    --shape 268435456 --dtype f32 --topology tools/topologies/h100.json\n"
       "  tools/plan --mesh '{batch=4, model=2}' --op 'matmul [batch, -] [-, model]' \\\n"

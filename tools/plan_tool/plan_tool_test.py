@@ -46,6 +46,12 @@ class PlanToolTest(unittest.TestCase):
         self.assertGreater(len(table.splitlines()), 40)
         self.assertIn(table, OPS_PAGE.read_text(), "docs/internals/ops.md: tools/plan --ops")
 
+    def test_version_and_help_are_printed(self):
+        result = plan("--version")
+        self.assertEqual(result.returncode, 0)
+        self.assertRegex(result.stdout, r"^tessera_plan \(Tessera\) \d+\.\d+\.\d+, protocol \d+\n$")
+        self.assertIn("--memory_cap", plan("--help").stdout)
+
     def test_refusals_name_the_flag_and_exit_with_2(self):
         rows = [
             (GATHER[1:], "plan: --mesh is missing"),
