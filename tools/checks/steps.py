@@ -82,6 +82,11 @@ STEPS = [
         "git ls-files -zco --exclude-standard .ci tests tools | "
         "xargs -0 grep -lZ '^#!.*bash' | xargs -0 shellcheck",
     ),
+    Step(
+        "cmake",
+        "cmake/sources.cmake has the sources and flags of Bazel",
+        "tools/cmake_sources --check",
+    ),
     Step("test", "every target and its tests, gcc", "bazel test //...", has_long_tests=True),
     Step(
         "asan",

@@ -1,0 +1,618 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Written by tools/cmake_sources from the compile commands of Bazel. Do not edit.
+#
+# A library or program NAME has the units TESSERA_NAME_UNIT_1 to TESSERA_NAME_UNIT_n, where n is
+# TESSERA_NAME_UNITS. The sources of a unit can be compiled as one file.
+
+set(TESSERA_tessera_UNITS 23)
+set(TESSERA_tessera_UNIT_1
+  base/check.cc
+  base/clock.cc
+  base/dtype.cc
+  base/exception_status.cc
+  base/fork_guard.cc
+  base/format.cc
+  base/futex.cc
+  base/host_array.cc
+  base/json_syntax.cc
+  base/machine.cc
+  base/math.cc
+  base/shape.cc
+  base/stable_hash.cc
+  base/status.cc
+  base/system_call.cc
+  base/text.cc
+)
+set(TESSERA_tessera_UNIT_2
+  base/reduce_op.cc
+  base/thread.cc
+  base/wait_reports.cc
+  checkpoint/block_reader.cc
+  checkpoint/box_reader.cc
+  checkpoint/box_reads.cc
+  checkpoint/call_agreement.cc
+  checkpoint/checkpointer.cc
+  checkpoint/checksum.cc
+  checkpoint/client_state.cc
+  checkpoint/dtypes.cc
+  checkpoint/foreign_folder.cc
+  checkpoint/info.cc
+  checkpoint/leftovers.cc
+  checkpoint/listing.cc
+  checkpoint/names.cc
+)
+set(TESSERA_tessera_UNIT_3
+  checkpoint/data_writer.cc
+  checkpoint/manifest.cc
+  checkpoint/pending.cc
+  checkpoint/preemption.cc
+  checkpoint/read_layout.cc
+  checkpoint/read_plan.cc
+  checkpoint/save_plan.cc
+  checkpoint/save_request.cc
+  checkpoint/save_run.cc
+  checkpoint/saver.cc
+  checkpoint/saver_mark.cc
+  checkpoint/source.cc
+  collectives/collective.cc
+  collectives/counts.cc
+  collectives/cuda/cuda_mover.cc
+  collectives/group.cc
+)
+set(TESSERA_tessera_UNIT_4
+  checkpoint/restore.cc
+  checkpoint/tiling.cc
+  checkpoint/writers.cc
+  collectives/host/collective_runs.cc
+  collectives/host/conflicts.cc
+  collectives/host/doing.cc
+  collectives/host/group_records.cc
+  collectives/host/host_backend.cc
+  collectives/host/host_group.cc
+  collectives/host/host_mail.cc
+  collectives/host/host_resources.cc
+  collectives/host/joint_run.cc
+  collectives/host/last_seen.cc
+  collectives/host/lone_runs.cc
+  collectives/host/meetings.cc
+  collectives/host/member_texts.cc
+)
+set(TESSERA_tessera_UNIT_5
+  collectives/host/message_pump.cc
+  collectives/host/message_runs.cc
+  collectives/host/op_record.cc
+  collectives/host/record.cc
+  collectives/host/rendezvous.cc
+  collectives/host/rendezvous_texts.cc
+  collectives/host/replica_loans.cc
+  collectives/host/run.cc
+  collectives/host/shared_replicas.cc
+  collectives/host/verdicts.cc
+  collectives/label.cc
+  collectives/move.cc
+  collectives/nccl/communicator.cc
+  collectives/nccl/errors.cc
+  collectives/nccl/generations.cc
+  collectives/nccl/gpu_sharing.cc
+)
+set(TESSERA_tessera_UNIT_6
+  collectives/nccl/interface.cc
+  collectives/nccl/nccl_mover.cc
+  collectives/nccl/other_hosts.cc
+  collectives/nccl/slab_source.cc
+  collectives/nccl/watch.cc
+  collectives/platform/client_devices.cc
+  collectives/platform/cpu_platform.cc
+  collectives/platform/device_waits.cc
+  collectives/platform/gpu_claims.cc
+  collectives/platform/gpu_platform.cc
+  collectives/platform/open_platform.cc
+  collectives/platform/platform.cc
+  collectives/prepared.cc
+  collectives/signature.cc
+  collectives/span/arrivals.cc
+  collectives/span/boards.cc
+)
+set(TESSERA_tessera_UNIT_7
+  collectives/nccl/schedule.cc
+  collectives/span/letters.cc
+  collectives/span/long_waits.cc
+  collectives/span/nested_sums.cc
+  collectives/span/network.cc
+  collectives/span/postings.cc
+  collectives/span/reach.cc
+  collectives/span/span_move.cc
+  collectives/span/span_run.cc
+  collectives/span/span_sums.cc
+  collectives/span/verdicts.cc
+  collectives/span/wants.cc
+  collectives/work.cc
+  compute/contraction.cc
+  compute/cuda/map_plan.cc
+  compute/engine.cc
+)
+set(TESSERA_tessera_UNIT_8
+  collectives/span/span_exchange.cc
+  collectives/span/span_runs.cc
+  compute/cuda/cuda_engine.cc
+  compute/strided.cc
+  device/arithmetic.cc
+  device/buffer.cc
+  device/completion.cc
+  device/cpu/arena.cc
+  device/cpu/cpu_device.cc
+  device/cpu/cpu_stream.cc
+  device/cpu/kernels.cc
+  device/cuda/cuda_device.cc
+  device/cuda/cuda_stream.cc
+  distribute/call.cc
+  distribute/cross_device_ops.cc
+  distribute/exchange.cc
+)
+set(TESSERA_tessera_UNIT_9
+  collectives/span/span_state.cc
+  device/cuda/kernel_plan.cc
+  device/cuda/slab_pool.cc
+  distribute/dataset.cc
+  distribute/packs.cc
+  distribute/pipelines.cc
+  distribute/reductions.cc
+  distribute/replica_context.cc
+  distribute/replica_run.cc
+  distribute/strategy_state.cc
+  dtensor/barriers.cc
+  dtensor/check_options.cc
+  dtensor/client.cc
+  dtensor/client_messages.cc
+  dtensor/cluster_options.cc
+  dtensor/describe_devices.cc
+)
+set(TESSERA_tessera_UNIT_10
+  collectives/span/span_wait.cc
+  distribute/replicas.cc
+  distribute/strategy.cc
+  dtensor/device_op.cc
+  dtensor/device_update.cc
+  dtensor/dtensor.cc
+  dtensor/fetch_program.cc
+  dtensor/local_map.cc
+  dtensor/local_shards.cc
+  dtensor/new_tensors.cc
+  dtensor/parts.cc
+  dtensor/programs.cc
+  dtensor/rounds.cc
+  dtensor/run_before_exit.cc
+  dtensor/runtime.cc
+  dtensor/spawn.cc
+)
+set(TESSERA_tessera_UNIT_11
+  distribute/variable.cc
+  dtensor/job_connection.cc
+  dtensor/program.cc
+  dtensor/relayout.cc
+  dtensor/step_program.cc
+  dtensor/tensor_rep.cc
+  dtensor/to_host.cc
+  dtensor/turns.cc
+  files/array_files.cc
+  files/box_runs.cc
+  files/dlpack.cc
+  files/dlpack_array.cc
+  files/json_reader.cc
+  files/new_file.cc
+  files/npy.cc
+  files/npy_data.cc
+)
+set(TESSERA_tessera_UNIT_12
+  dtensor/view_errors.cc
+  files/random_access_file.cc
+  files/safetensors.cc
+  input/agreement.cc
+  input/array_source.cc
+  input/batch_reader.cc
+  input/dataset.cc
+  input/input_context.cc
+  input/input_file.cc
+  input/iterator_state.cc
+  input/line_sources.cc
+  input/loader.cc
+  input/loading.cc
+  input/node.cc
+  input/order_nodes.cc
+  input/progress.cc
+)
+set(TESSERA_tessera_UNIT_13
+  input/record_source.cc
+  input/running_calls.cc
+  input/source.cc
+  input/value_nodes.cc
+  input/worker_pool.cc
+  job/cluster/cluster.cc
+  job/cluster/cluster_kubernetes.cc
+  job/cluster/cluster_launchers.cc
+  job/cluster/cluster_slurm.cc
+  job/cluster/cluster_tf_config.cc
+  job/cluster/job_environment.cc
+  job/cluster/slurm_lists.cc
+  job/cluster/tf_config_json.cc
+  job/coordinator/check_ins.cc
+  job/coordinator/circles.cc
+  job/coordinator/connect_coordinator.cc
+)
+set(TESSERA_tessera_UNIT_14
+  job/coordinator/coordinator.cc
+  job/coordinator/coordinator_channel.cc
+  job/coordinator/coordinator_server.cc
+  job/coordinator/coordinator_session.cc
+  job/coordinator/coordinator_state.cc
+  job/coordinator/device_wait.cc
+  job/coordinator/grpc_log.cc
+  job/coordinator/heartbeats.cc
+  job/coordinator/id_ranges.cc
+  job/coordinator/key_values.cc
+  job/coordinator/listener.cc
+  job/coordinator/local_coordinator.cc
+  job/coordinator/loss_teller.cc
+  job/coordinator/member_list.cc
+  job/coordinator/proposals.cc
+  job/coordinator/registrations.cc
+)
+set(TESSERA_tessera_UNIT_15
+  job/coordinator/served_job.cc
+  job/coordinator/upstream.cc
+  job/environment/address.cc
+  job/environment/environment.cc
+  job/environment/file_descriptor.cc
+  job/environment/host.cc
+  job/environment/interface.cc
+  job/environment/job_token.cc
+  job/environment/launch_form.cc
+  job/environment/member_info.cc
+  job/environment/port.cc
+  job/environment/token_file.cc
+  job/launcher/coordinator_process.cc
+  job/launcher/exit_status.cc
+  job/launcher/process.cc
+  job/launcher/status_channel.cc
+)
+set(TESSERA_tessera_UNIT_16
+  layout/layout.cc
+  nn/optimizer.cc
+  nn/optimizer_state.cc
+  nn/parameters.cc
+  ops/all_operations.cc
+  ops/apply.cc
+  ops/attributes.cc
+  ops/broadcast.cc
+  ops/composite.cc
+  ops/contract.cc
+  ops/conv.cc
+  ops/decision.cc
+  ops/elementwise.cc
+  ops/indexing.cc
+  ops/infer.cc
+  ops/joining.cc
+)
+set(TESSERA_tessera_UNIT_17
+  layout/layout_text.cc
+  ops/lines.cc
+  ops/local_gradient.cc
+  ops/moving.cc
+  ops/nn.cc
+  ops/operation.cc
+  ops/pointwise.cc
+  ops/random.cc
+  ops/rule.cc
+  ops/scalar.cc
+  ops/shapes.cc
+  ops/tape_graph.cc
+  ops/variable.cc
+  relayout/factored_view.cc
+  relayout/fetch.cc
+  relayout/host_axes.cc
+)
+set(TESSERA_tessera_UNIT_18
+  layout/parts.cc
+  ops/pointwise_gradients.cc
+  ops/reductions.cc
+  ops/tape.cc
+  relayout/lower_bound.cc
+  relayout/make_step.cc
+  relayout/most_received.cc
+  relayout/plan.cc
+  relayout/plan_candidates.cc
+  relayout/plan_step.cc
+  relayout/plan_step_rep.cc
+  relayout/pull_routing.cc
+  relayout/schedule.cc
+  relayout/shard_grid.cc
+  relayout/step_costs.cc
+  relayout/step_kind.cc
+)
+set(TESSERA_tessera_UNIT_19
+  mesh/mesh.cc
+  relayout/sub_axes.cc
+  relayout/topology.cc
+  servers/closure_scheduler.cc
+  servers/cluster_coordinator.cc
+  servers/dataset_answers.cc
+  servers/host_copy.cc
+  servers/outcome.cc
+  servers/parameter_servers.cc
+  servers/parameter_store.cc
+  servers/partitioner.cc
+  servers/push_ledger.cc
+  servers/registry_names.cc
+  servers/remote_dataset.cc
+  servers/remote_variable.cc
+  servers/task_client.cc
+)
+set(TESSERA_tessera_UNIT_20
+  servers/function_registry.cc
+  servers/server.cc
+  servers/task_links.cc
+  servers/task_service.cc
+  servers/task_token.cc
+  servers/tensor_message.cc
+  servers/variable_place.cc
+  servers/variable_table.cc
+  servers/wire.cc
+  servers/worker_context.cc
+  servers/worker_datasets.cc
+  servers/worker_runner.cc
+  shm/activity.cc
+  shm/death_watch.cc
+  shm/group_table.cc
+  shm/host_link.cc
+)
+set(TESSERA_tessera_UNIT_21
+  shm/host_memory.cc
+  shm/link_message.cc
+  shm/liveness.cc
+  shm/own_control.cc
+  shm/peer_sockets.cc
+  shm/peer_sockets_serve.cc
+  shm/shared_word.cc
+  transport/connection_states.cc
+  transport/connections.cc
+  transport/errands.cc
+  transport/link_measurement.cc
+  transport/links.cc
+  transport/mpi/meeting_place.cc
+  transport/mpi/mpi_engine.cc
+  transport/offers.cc
+  transport/packet_connections.cc
+)
+set(TESSERA_tessera_UNIT_22
+  transport/threaded_engine.cc
+  visualize/plan_flow.cc
+  visualize/svg.cc
+)
+set(TESSERA_tessera_UNIT_23
+  visualize/visualize.cc
+)
+
+# Written by protoc and its gRPC plugin.
+set(TESSERA_PROTOS
+  job/coordinator/coordinator.proto
+  servers/parameter_server.proto
+)
+
+# Sources with flags of their own: these are never joined.
+set(TESSERA_FLAG_SETS
+  compute_cpu
+  device_cpu
+  gemm_avx2
+  gemm_avx512
+  gemm_baseline
+  loops_avx2
+  loops_avx512
+  loops_baseline
+)
+set(TESSERA_compute_cpu_FLAGS
+  -O3
+  -ffp-contract=off
+)
+set(TESSERA_compute_cpu_SOURCES
+  compute/cpu/contract.cc
+  compute/cpu/conv.cc
+  compute/cpu/gemm.cc
+  compute/cpu/host_engine.cc
+  compute/cpu/index.cc
+  compute/cpu/loops.cc
+  compute/cpu/nn.cc
+  compute/cpu/optimizer.cc
+  compute/cpu/philox.cc
+  compute/cpu/pointwise.cc
+  compute/cpu/products.cc
+  compute/cpu/random_loops.cc
+  compute/cpu/reduce.cc
+  compute/cpu/rows.cc
+)
+set(TESSERA_device_cpu_FLAGS
+  -O3
+)
+set(TESSERA_device_cpu_SOURCES
+  device/cpu/kernels_plain.cc
+  device/cpu/kernels_simd.cc
+)
+set(TESSERA_gemm_avx2_FLAGS
+  -O3
+  -DTESSERA_GEMM=gemm_avx2
+  -DEigen=Eigen_avx2
+  -fwrapv
+  -w
+  -mavx2
+  -mfma
+)
+set(TESSERA_gemm_avx2_SOURCES
+  compute/cpu/gemm_eigen.cc
+)
+set(TESSERA_gemm_avx512_FLAGS
+  -O3
+  -DTESSERA_GEMM=gemm_avx512
+  -DEigen=Eigen_avx512
+  -fwrapv
+  -w
+  -mavx512f
+  -mavx512dq
+  -mavx512vl
+  -mavx512bw
+  -mavx2
+  -mfma
+)
+set(TESSERA_gemm_avx512_SOURCES
+  compute/cpu/gemm_eigen.cc
+)
+set(TESSERA_gemm_baseline_FLAGS
+  -O3
+  -DTESSERA_GEMM=gemm_baseline
+  -DEigen=Eigen_baseline
+  -fwrapv
+  -w
+)
+set(TESSERA_gemm_baseline_SOURCES
+  compute/cpu/gemm_eigen.cc
+)
+set(TESSERA_loops_avx2_FLAGS
+  -O3
+  -DTESSERA_LOOPS=loops_avx2
+  -DTESSERA_RANDOM_LOOPS=random_loops_avx2
+  -fno-math-errno
+  -fno-trapping-math
+  -ffp-contract=off
+  -mavx2
+  -mfma
+)
+set(TESSERA_loops_avx2_SOURCES
+  compute/cpu/loops_of_set.cc
+  compute/cpu/random_loops_of_set.cc
+)
+set(TESSERA_loops_avx512_FLAGS
+  -O3
+  -DTESSERA_LOOPS=loops_avx512
+  -DTESSERA_RANDOM_LOOPS=random_loops_avx512
+  -fno-math-errno
+  -fno-trapping-math
+  -ffp-contract=off
+  -mavx512f
+  -mavx512dq
+  -mavx512vl
+  -mavx512bw
+  -mavx2
+  -mfma
+  -mprefer-vector-width=512
+)
+set(TESSERA_loops_avx512_SOURCES
+  compute/cpu/loops_of_set.cc
+  compute/cpu/random_loops_of_set.cc
+)
+set(TESSERA_loops_baseline_FLAGS
+  -O3
+  -DTESSERA_LOOPS=loops_baseline
+  -DTESSERA_RANDOM_LOOPS=random_loops_baseline
+  -fno-math-errno
+  -fno-trapping-math
+  -ffp-contract=off
+)
+set(TESSERA_loops_baseline_SOURCES
+  compute/cpu/loops_of_set.cc
+  compute/cpu/random_loops_of_set.cc
+)
+
+# Sources of a build with a part, and of one without it.
+set(TESSERA_WITH_CUDA
+  compute/cuda/math_launch.cu
+  compute/cuda/toolkit_math.cc
+  device/cuda/kernel_launch.cu
+  device/cuda/toolkit_api.cc
+  device/cuda/toolkit_status.cc
+)
+set(TESSERA_WITHOUT_CUDA
+  compute/cuda/open_libraries_without_toolkit.cc
+  device/cuda/open_api_without_toolkit.cc
+)
+set(TESSERA_WITH_CUBLASLT
+  compute/cuda/cublaslt.cc
+  compute/cuda/products_by_cublaslt.cc
+)
+set(TESSERA_WITHOUT_CUBLASLT
+  compute/cuda/products_without_cublaslt.cc
+)
+set(TESSERA_WITH_NCCL
+  collectives/nccl/nccl_api.cc
+)
+set(TESSERA_WITHOUT_NCCL
+  collectives/nccl/open_api_without_nccl.cc
+)
+set(TESSERA_WITH_UCX
+  transport/ucx/connections.cc
+  transport/ucx/ucx_api.cc
+  transport/ucx/ucx_engine.cc
+  transport/ucx/worker.cc
+)
+set(TESSERA_WITHOUT_UCX
+  transport/ucx/engine_without_ucx.cc
+)
+set(TESSERA_WITH_GLOO
+  transport/gloo/gloo_engine.cc
+)
+set(TESSERA_WITHOUT_GLOO
+  transport/gloo/engine_without_gloo.cc
+)
+
+set(TESSERA_PROGRAMS
+  tessera_run
+  tessera_coordinator
+  tessera_plan
+  tessera_ckpt
+)
+set(TESSERA_tessera_run_UNITS 2)
+set(TESSERA_tessera_run_UNIT_1
+  job/launcher/check.cc
+  job/launcher/child_process.cc
+  job/launcher/command_line.cc
+  job/launcher/descendants.cc
+  job/launcher/launch_options.cc
+  job/launcher/launch_report.cc
+  job/launcher/launcher.cc
+  job/launcher/line_output.cc
+  job/launcher/own_output.cc
+  job/launcher/remote_hosts.cc
+  job/launcher/running_client.cc
+)
+set(TESSERA_tessera_run_UNIT_2
+  job/tessera_run.cc
+)
+set(TESSERA_tessera_coordinator_UNITS 1)
+set(TESSERA_tessera_coordinator_UNIT_1
+  job/launcher/command_line.cc
+  job/tessera_coordinator.cc
+)
+set(TESSERA_tessera_plan_UNITS 1)
+set(TESSERA_tessera_plan_UNIT_1
+  tools/plan_tool/command_texts.cc
+  tools/plan_tool/op_command.cc
+  tools/plan_tool/plan_command.cc
+  tools/plan_tool/plan_tool.cc
+  tools/plan_tool/topology_json.cc
+)
+set(TESSERA_tessera_ckpt_UNITS 4)
+set(TESSERA_tessera_ckpt_UNIT_1
+  tools/ckpt_tool/arguments.cc
+  tools/ckpt_tool/commands.cc
+  tools/ckpt_tool/new_folder.cc
+  tools/ckpt_tool/output.cc
+  tools/ckpt_tool/tensor_names.cc
+  tools/ckpt_tool/tessera_ckpt.cc
+)
+set(TESSERA_tessera_ckpt_UNIT_2
+  tools/ckpt_tool/conversion.cc
+)
+set(TESSERA_tessera_ckpt_UNIT_3
+  tools/ckpt_tool/convert.cc
+)
+set(TESSERA_tessera_ckpt_UNIT_4
+  tools/ckpt_tool/tensor_reader.cc
+)
