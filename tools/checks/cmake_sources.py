@@ -19,6 +19,8 @@ import re
 import subprocess
 import sys
 
+import declarations
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUTPUT = "cmake/sources.cmake"
 
@@ -145,74 +147,13 @@ def group_by_flags(commands):
     return {flags: sorted(sources) for flags, sources in groups.items()}
 
 
-# Comments, and literals of strings and characters.
-_NOT_CODE = re.compile(
-    r"//[^\n]*|/\*.*?\*/"
-    r'|R"(?P<end>[^(]*)\(.*?\)(?P=end)"'
-    r'|"(?:\\.|[^"\\\n])*"'
-    r"|'(?:\\.|[^'\\\n])+'",
-    re.DOTALL,
-)
-_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
-
-
-def declared_name(head):
-    """The name that a declaration at namespace scope declares, or None."""
-    head = re.sub(r"^\s*template\s*<", "<", head)
-    while head.lstrip().startswith("<"):
-        depth, i = 0, head.index("<")
-        for i in range(i, len(head)):
-            depth += {"<": 1, ">": -1}.get(head[i], 0)
-            if depth == 0:
-                break
-        head = head[i + 1 :]
-    head = re.sub(r"\[\[.*?\]\]", "", head)
-    for pattern in (
-        r"\s*(?:class|struct|union|enum(?:\s+class)?)\s+(\w+)\s*(?:final\s*)?(?::[^:].*)?$",
-        r"\s*using\s+(?:[\w:]*::)?(\w+)\s*(?:=.*)?$",
-        r"\s*namespace\s+(\w+)\s*=",
-    ):
-        match = re.match(pattern, head, re.DOTALL)
-        if match:
-            return match.group(1)
-    match = re.match(r"[^(=]*?(\w+)\s*(?:\[[^\]]*\]\s*)*(?:[(=]|$)", head, re.DOTALL)
-    return match.group(1) if match else None
-
-
 def private_names(text):
     """Names that only this source can use: of unnamed namespaces, static ones, and macros."""
-    text = _NOT_CODE.sub(" ", text)
-    names = set()
-    for match in re.finditer(r"^[ \t]*#\s*(define|undef)\s+(\w+)", text, re.MULTILINE):
-        (names.add if match.group(1) == "define" else names.discard)(match.group(2))
-    text = _DIRECTIVE.sub("", text)
-
-    scopes = []  # of the open braces: "unnamed", "named", or "" for what is not a namespace
-    head = ""
-    parentheses = 0
-    for token in re.findall(r"[{}();]|[^{}();]+", text):
-        if "" not in scopes:
-            is_private = "unnamed" in scopes or re.match(r"\s*static\b", head)
-            parentheses += {"(": 1, ")": -1}.get(token, 0)
-            if token in "{;" and parentheses == 0:
-                namespace = re.fullmatch(r"\s*(?:inline\s+)?namespace\b\s*([\w:]*)[^=]*", head)
-                if token == "{" and namespace:
-                    scopes.append("named" if namespace.group(1) else "unnamed")
-                else:
-                    if is_private and head.strip() and (name := declared_name(head)):
-                        names.add(name)
-                    if token == "{":
-                        scopes.append("")
-                head = ""
-                continue
-        if token == "{":
-            scopes.append("")
-        elif token == "}":
-            scopes.pop()
-            head = "" if "" not in scopes else head
-        elif "" not in scopes:
-            head += token
-    return names - {"operator", "static_assert"}
+    names = declarations.macros(text)
+    for declaration in declarations.scan(text):
+        if "" in declaration.namespaces or declaration.head.split()[:1] == ["static"]:
+            names.add(declaration.name)
+    return names
 
 
 def make_units(sources, names_of):
