@@ -114,7 +114,8 @@ std::vector<DTensor> local_map(absl::Span<const LocalOutput> outputs,
   std::vector<DTensor> results;
   if (Status status = check_gradients(inputs, gradients); !status.ok()) {
     for (const LocalOutput& each : outputs) {
-      results.push_back(internal::failed_tensor(each.dtype, each.shape, each.layout.layout(), status));
+      results.push_back(
+          internal::failed_tensor(each.dtype, each.shape, each.layout.layout(), status));
     }
     return results;
   }
