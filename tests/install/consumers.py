@@ -219,7 +219,7 @@ def make_prefix(build, jobs):
         build,
     )
     empty_folder(build / "prefix")
-    must_run("cmake --install build --prefix prefix", build)
+    must_run('cmake --install build --prefix "$PWD/prefix"', build)
     return build / "prefix"
 
 
