@@ -20,7 +20,8 @@ from tidy_environment import check_environment
 from tidy_errors import PAGE as ERRORS_PAGE
 from tidy_errors import check_errors_page
 from tidy_headers import PRECOMPILED
-from tidy_pages import anchors, check_citations, check_facts, check_labels, prose_lines
+from tidy_pages import anchors, check_citations, check_facts, check_labels, check_paragraphs
+from tidy_pages import prose_lines
 from tidy_prose import check_prose, check_ragged_items, check_subjects
 from tidy_surface import check_public_comments, check_public_headers
 
@@ -547,6 +548,7 @@ rule_error_row = checked_by(
 rule_citation = checked_by("rule_citation", check_citations)
 rule_label = checked_by("rule_label", check_labels)
 rule_environment = checked_by("rule_environment", check_environment)
+rule_paragraph = checked_by("rule_paragraph", check_paragraphs)
 rule_fact_row = checked_by("rule_fact_row", check_facts)
 rule_public_header = checked_by("rule_public_header", check_public_headers)
 rule_public_comment = checked_by("rule_public_comment", check_public_comments)

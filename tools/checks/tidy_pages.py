@@ -11,6 +11,13 @@ FACTS = "tests/facts/"
 OUTPUTS = ("benchmark.md", "out/benchmark.md")
 
 
+# Pages for work on Tessera itself; the others are for users.
+PAGES_OF_MAINTAINERS = (
+    r"^docs/(internals/|architecture|decisions|gotchas|status|testing)|^benchmarks/|^tests/|^fuzz/"
+)
+MAX_PARAGRAPH = 400
+
+
 def prose_lines(lines):
     """(line number, line) outside code fences, code spans blanked."""
     fenced = False
@@ -53,6 +60,17 @@ def check_citations(tree):
         beside = os.path.normpath(os.path.join(os.path.dirname(path), page))
         if page not in OUTPUTS and not any(p in tree.files for p in (page, beside, "docs/" + page)):
             yield path, line, f'"{page}" is not in the tree; cite a page that is'
+
+
+def check_paragraphs(tree):
+    """Yields (path, line, message) for each line of prose that is too long in a page for users."""
+    for path, lines in tree.markdown():
+        if re.search(PAGES_OF_MAINTAINERS, path):
+            continue
+        for i, line in prose_lines(lines):
+            if len(lines[i - 1]) > MAX_PARAGRAPH and not line.startswith("|"):
+                message = f"{len(lines[i - 1])} characters; break the paragraph, or make it a list"
+                yield path, i, message
 
 
 def targets(build):

@@ -558,6 +558,14 @@ class RuleTest(unittest.TestCase):
             ("docs/environment.md:8", "no flag --log-dir"),
         )
 
+    def test_paragraph(self):
+        rule = tidy.rule_paragraph
+        long = "word " * 81
+        self.check(rule, {"docs/a.md": "# A\n\n" + "word " * 79 + "\n| " + long + " |\n"})
+        self.check(rule, {"docs/a.md": "# A\n```\n" + long + "\n```\n"})
+        self.check(rule, {"docs/internals/a.md": "# A\n" + long + "\n"})
+        self.check(rule, {"docs/a.md": "# A\n" + long + "\n"}, ("docs/a.md:2", "405 characters"))
+
     def test_error_row(self):
         def files(messages, labels, **texts):
             """A row, and tests //a:NAME of these texts."""
