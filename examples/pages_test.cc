@@ -194,6 +194,7 @@ const PageCase kPages[] = {
     {"parameter_servers", "docs/parameter_servers.md", 5, {"examples/10_parameter_server"}},
     {"recipes", "docs/recipes.md", 10, {"examples/guide/recipes"}},
     {"coming_from", "docs/coming_from.md", 5, {"examples/guide/coming_from"}},
+    {"layouts", "docs/layouts.md", 0, {"examples/guide/layouts"}},
     {"groups", "docs/groups.md", 5},
 };
 
