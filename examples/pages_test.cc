@@ -196,6 +196,7 @@ const PageCase kPages[] = {
     {"coming_from", "docs/coming_from.md", 5, {"examples/guide/coming_from"}},
     {"layouts", "docs/layouts.md", 0, {"examples/guide/layouts"}},
     {"groups", "docs/groups.md", 5},
+    {"order", "docs/order.md", 1},
 };
 
 INSTANTIATE_TEST_SUITE_P(Pages, PagesTest, ::testing::ValuesIn(kPages),

@@ -176,32 +176,6 @@ std::vector<BadCall> wrong_arguments() {
        3,
        [](const Member& m, In in, Out out) { return m.group.reduce<float>(in, out, kSum, -1); },
        {"root -1 is not a member; the group has 0 to 2"}},
-      {"all_gather_overlap",
-       2,
-       [](const Member& m, In, Out out) {
-         return m.group.all_gather<float>(out.subspan(2, 4), out);
-       },
-       {"in and out of member ", " overlap; only exactly in place is allowed"}},
-      {"all_gather_in_place_of_parts_that_differ",
-       2,
-       [](const Member& m, In, Out out) { return m.group.all_gather<float>(out.first(7)); },
-       {"out has 7 elements, and needs 6"}},
-      {"reduce_scatter_to_the_front",
-       2,
-       [](const Member& m, In, Out out) {
-         return m.group.reduce_scatter<float>(out, out.first(4), kSum);
-       },
-       {"in and out of member 1 overlap; only exactly in place is allowed"}},
-      {"all_to_all_in_place",
-       2,
-       [](const Member& m, In, Out out) { return m.group.all_to_all<float>(out, out); },
-       {"in and out of member ", " overlap; use separate memory"}},
-      {"exchange_in_place",
-       2,
-       [=](const Member& m, In, Out out) {
-         return m.group.exchange<float>(out, box8, out, box8, {});
-       },
-       {"in and out of member ", " overlap; use separate memory"}},
       {"exchange_in_size",
        2,
        [=](const Member& m, In in, Out out) {
@@ -250,6 +224,39 @@ std::vector<BadCall> wrong_arguments() {
          return reduce_boxes(m.group, in, out, box8, {{0, box8, box8}});
        },
        {"reduce_boxes sum f32", "boxes of 1 members given, and the group has 3"}},
+  };
+}
+
+// Memory of in and out that overlaps, and not exactly in place.
+std::vector<BadCall> overlaps() {
+  const Box box8 = {{0}, {8}};
+  return {
+      {"all_gather_overlap",
+       2,
+       [](const Member& m, In, Out out) {
+         return m.group.all_gather<float>(out.subspan(2, 4), out);
+       },
+       {"in and out of member ", " overlap; only exactly in place is allowed"}},
+      {"all_gather_in_place_of_parts_that_differ",
+       2,
+       [](const Member& m, In, Out out) { return m.group.all_gather<float>(out.first(7)); },
+       {"out has 7 elements, and needs 6"}},
+      {"reduce_scatter_to_the_front",
+       2,
+       [](const Member& m, In, Out out) {
+         return m.group.reduce_scatter<float>(out, out.first(4), kSum);
+       },
+       {"in and out of member 1 overlap; only exactly in place is allowed"}},
+      {"all_to_all_in_place",
+       2,
+       [](const Member& m, In, Out out) { return m.group.all_to_all<float>(out, out); },
+       {"in and out of member ", " overlap; use separate memory"}},
+      {"exchange_in_place",
+       2,
+       [=](const Member& m, In, Out out) {
+         return m.group.exchange<float>(out, box8, out, box8, {});
+       },
+       {"in and out of member ", " overlap; use separate memory"}},
   };
 }
 
@@ -551,6 +558,7 @@ Status zero_timeout(const Member& m) {
 std::vector<Case> error_cases() {
   std::vector<Case> cases;
   for (BadCall& bad : wrong_arguments()) cases.push_back(bad_call_case(std::move(bad)));
+  for (BadCall& bad : overlaps()) cases.push_back(bad_call_case(std::move(bad)));
   for (BadCall& bad : disagreements()) cases.push_back(bad_call_case(std::move(bad)));
   for (BadCall& bad : disagreements_on_counts()) cases.push_back(bad_call_case(std::move(bad)));
   cases.push_back(count_mismatch("count_mismatch", 2, 1, 1000, 2000, /*broadcast=*/false));

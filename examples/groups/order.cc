@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Order: two clients that make their calls in different orders. Where the calls differ both get an
-// error that names them. Where the calls are equal except for their values, nothing tells them
-// apart: both succeed, and the values are mixed.
+// error that names them. Where only the values of the calls differ, nothing tells the calls apart:
+// both succeed, and the values are mixed.
 //
 //   bazel run //examples/groups:order
 //
