@@ -319,7 +319,7 @@ TEST_P(OpsFunctionsTest, LocalMapOfSeveralOutputsHasGradients) {
             {ops::sum(out[0]), 1, 0}, {ops::sum(out[1]), 0, 1}, {ops::sum(out[0] * out[1]), 0, 0}};
         TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> at, values.to_host<float>());
         for (const Row& row : targets) {
-          const std::vector<DTensor> found = tape.gradient(row.target, {x});
+          const std::vector<DTensor> found = tape.gradient(row.target, {x}, {.keep = true});
           TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> by, found[0].to_host<float>());
           for (size_t i = 0; i < at.data.size(); ++i) {
             const float v = at.data[i];
