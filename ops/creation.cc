@@ -223,14 +223,14 @@ constinit const Operation kTril = {.name = "tril",
                                    .attributes = kDiagonal,
                                    .gradient = Gradient::of_parts(),
                                    .parts = tril_parts,
-                                   .made_of = "select",
+                                   .made_of = "comparisons and select",
                                    .sample = "f32 [8, 6]"};
 constinit const Operation kTriu = {.name = "triu",
                                    .arity = {1, 1},
                                    .attributes = kDiagonal,
                                    .gradient = Gradient::of_parts(),
                                    .parts = triu_parts,
-                                   .made_of = "select",
+                                   .made_of = "comparisons and select",
                                    .sample = "f32 [8, 6]"};
 
 DTensor zeros_like(const DTensor& x, const Out& out) {

@@ -4,6 +4,7 @@
 // client. And errors of operands and of indices.
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 #include "ops/contract.h"
+#include "ops/creation.h"
 #include "ops/nn.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
@@ -108,10 +110,41 @@ TEST_P(OpsRefusalsTest, Messages) {
             {ops::min(of({0})), "min: of no elements: [0]"},
             {ops::slice(x, {0}, {4, 3}), "slice: [0] has 1 entries for a tensor of rank 2"},
             {ops::flip(x, {0, -2}), "flip: dim 0 is given twice"},
+            {ops::narrow(x, 1, 1, 3), "narrow: dim 1 from 1, 3 elements: not in a dim of 3"},
+            {ops::narrow(x, 1, -1, 1), "narrow: dim 1 from -1, 1 elements: not in a dim of 3"},
+            {ops::full_like(counts, 0.5), "full_like: the scalar 0.5 is not a value of i32"},
+            {ops::triu(of({3})),
+             "triu: takes matrices in the last two dims, not a tensor of rank 1"},
+            {ops::tril(flags + flags), "add: takes numbers"},
             {ops::reshape(x, {5, -1}), "[4, 3] has 12 elements, [5, 2] has 10"},
             {ops::expand_dims(x, 4), "expand_dims: dim 4 is out of range for a tensor of rank 3"},
             {ops::neg(flags + flags), "add: takes numbers"},  // the first error
             {ops::neg(x, Layout::parse(mesh, "[y, -]")), "names axis \"y\" in dim 0"},
+        });
+      }),
+      IsOk());
+}
+
+TEST_P(OpsRefusalsTest, MessagesOfCreation) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+        const StatusOr<Layout> row = Layout::parse(mesh, "[x]");
+        const StatusOr<Layout> matrix = Layout::parse(mesh, "[x, -]");
+        const double infinity = std::numeric_limits<double>::infinity();
+        return check({
+            {arange<float>(0, 3, 0, row), "arange: from 0 to 3 by 0: step 0 reaches no limit"},
+            {arange<int64_t>(0, 3, 0, row), "arange: from 0 to 3 by 0: step 0 reaches no limit"},
+            {arange<int8_t>(0, 300, 1, row),
+             "arange: from 0 to 300 by 1: 299 is not a value of i8"},
+            {arange<double>(0, infinity, 1, row), "by 1: the numbers should be finite"},
+            {arange<double>(0, 1e300, 1e-3, row), "arange: dim 0 would have more than 2^63 - 1"},
+            {arange<float>(3, matrix), "layout [x, -] has 2 dims, shape [3] has 1"},
+            {linspace<float>(0, 1, -2, row), "linspace: of -2 numbers; it should be 0 or more"},
+            {linspace<float>(0, infinity, 3, row),
+             "linspace: from 0 to inf; the numbers and their distance should be finite"},
+            {eye<float>(-1, 2, matrix), "eye: "},
+            {eye<float>(2, 2, row), "layout [x] has 1 dim, shape [2, 2] has 2"},
         });
       }),
       IsOk());

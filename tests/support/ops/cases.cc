@@ -58,6 +58,7 @@ Status parse_operands(absl::Span<const std::string> cells, OpCase& row) {
   }
   const std::vector<std::string> meshes = split_list(cells[3]);
   const std::vector<std::string> dtypes = split_list(cells[4]);
+  if (dtypes.empty()) row.mesh = cells[3];
   const std::vector<std::string> shapes = split_list(cells[5]);
   const std::vector<std::string> layouts = split_list(cells[6]);
   const std::vector<std::string> formulas = split_list(cells[7]);
@@ -115,12 +116,11 @@ StatusOr<OpCase> parse_gradient(absl::Span<const std::string> cells) {
   return row;
 }
 
-// The rows of a table with so many columns.
+// Appends the rows of a table with so many columns.
 template <class Parse>
-StatusOr<std::vector<OpCase>> read_table(const char* path, size_t num_columns, Parse parse) {
+Status read_table(const char* path, size_t num_columns, Parse parse, std::vector<OpCase>& rows) {
   std::ifstream file(path);
   if (!file.is_open()) return absl::NotFoundError(absl::StrCat("no file ", path));
-  std::vector<OpCase> rows;
   std::string line;
   std::getline(file, line);  // The names of the columns.
   while (std::getline(file, line)) {
@@ -130,7 +130,7 @@ StatusOr<std::vector<OpCase>> read_table(const char* path, size_t num_columns, P
     TESSERA_RETURN_IF_ERROR(with_context(row.status(), absl::StrCat("row \"", line, "\"")));
     rows.push_back(*std::move(row));
   }
-  return rows;
+  return absl::OkStatus();
 }
 
 StatusOr<Mesh> find_mesh(const Client& client, const std::string& text,
@@ -267,16 +267,32 @@ StatusOr<OpCase> make_op_case(const std::vector<std::string>& cells) {
 }
 
 StatusOr<std::vector<OpCase>> read_op_cases() {
-  return read_table("ops/testdata/ops_cases.tsv", 19, parse_op);
+  std::vector<OpCase> rows;
+  TESSERA_RETURN_IF_ERROR(read_table("ops/testdata/ops_cases.tsv", 19, parse_op, rows));
+  TESSERA_RETURN_IF_ERROR(read_table("ops/testdata/array_cases.tsv", 19, parse_op, rows));
+  return rows;
 }
 
 StatusOr<std::vector<OpCase>> read_gradient_cases() {
-  return read_table("ops/testdata/gradients_cases.tsv", 15, parse_gradient);
+  std::vector<OpCase> rows;
+  TESSERA_RETURN_IF_ERROR(read_table("ops/testdata/gradients_cases.tsv", 15, parse_gradient, rows));
+  TESSERA_RETURN_IF_ERROR(
+      read_table("ops/testdata/array_gradients_cases.tsv", 15, parse_gradient, rows));
+  return rows;
 }
 
 // "(7i+3)%11-5", "((7i+3)%11-5)/4".
 StatusOr<double> formula_at(absl::string_view formula, int64_t i) {
   if (formula == "-") return 0;
+  const size_t brace = formula.find(" {");
+  if (brace != absl::string_view::npos) {
+    const absl::string_view replaced = formula.substr(brace + 2, formula.size() - brace - 3);
+    for (absl::string_view item : absl::StrSplit(replaced, ", ")) {
+      const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(item, ": ");
+      if (pair.first == absl::StrCat(i)) return parse_real(pair.second);
+    }
+    formula = formula.substr(0, brace);
+  }
   const std::vector<int64_t> n = [&] {
     std::vector<int64_t> numbers;
     for (absl::string_view item :
@@ -307,9 +323,9 @@ StatusOr<ops::Out> make_out(const Client& client, const OpCase& row,
                             std::map<std::string, Mesh>& meshes) {
   if (row.out == "-") return ops::Out();
   const std::vector<std::string> parts = absl::StrSplit(row.out, " on ");
-  TESSERA_ASSIGN_OR_RETURN(
-      const Mesh mesh,
-      find_mesh(client, parts.size() > 1 ? parts[1] : row.operands[0].mesh, meshes));
+  const std::string& of_operands = row.operands.empty() ? row.mesh : row.operands[0].mesh;
+  TESSERA_ASSIGN_OR_RETURN(const Mesh mesh,
+                           find_mesh(client, parts.size() > 1 ? parts[1] : of_operands, meshes));
   return ops::Out(Layout::parse(mesh, parts[0]));
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows of ops/testdata/ops_cases.tsv: operations with known answers. tests/facts/ops.md
-// explains the columns.
+// The rows of ops/testdata/ops_cases.tsv and array_cases.tsv: operations with known answers.
+// tests/facts/ops.md and tests/facts/array.md explain the columns.
 #ifndef TESSERA_TESTS_SUPPORT_OPS_CASES_H_
 #define TESSERA_TESTS_SUPPORT_OPS_CASES_H_
 
@@ -34,8 +34,9 @@ struct OpCase {
   std::string id;
   std::string op;
   std::map<std::string, std::string> attributes;
-  std::vector<OpOperand> operands;
-  std::string out;  // "-": none
+  std::string mesh;                 // of a row that creates a tensor
+  std::vector<OpOperand> operands;  // none: the row creates a tensor, under `out`
+  std::string out;                  // "-": none
   // The result.
   Shape shape;
   DType dtype = DType::kFloat32;
@@ -63,7 +64,7 @@ StatusOr<std::vector<OpCase>> read_op_cases();
 // layouts, formulas. "-" leaves out meshes or layouts. Its dtype is the attribute of that name,
 // else the first operand's.
 StatusOr<OpCase> make_op_case(const std::vector<std::string>& cells);
-// The rows of ops/testdata/gradients_cases.tsv.
+// The rows of ops/testdata/gradients_cases.tsv and array_gradients_cases.tsv.
 StatusOr<std::vector<OpCase>> read_gradient_cases();
 
 // Operand number i of the case, on the first devices of the job. Collective over the client's job
@@ -73,7 +74,7 @@ StatusOr<DTensor> make_operand(const Client& client, const OpOperand& operand,
 StatusOr<ops::Out> make_out(const Client& client, const OpCase& row,
                             std::map<std::string, Mesh>& meshes);
 
-// Element i of a formula.
+// Element i of a formula, which may replace elements: "(7i+3)%11-5 {1: nan, 3: -inf}".
 StatusOr<double> formula_at(absl::string_view formula, int64_t i);
 
 // Compares the values, and of a row that names them dtype, shape and layout, on every client.

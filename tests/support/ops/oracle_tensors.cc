@@ -123,6 +123,29 @@ Dense pad(const OpCase& row, Tensors x) {
   });
 }
 
+Dense narrow(const OpCase& row, Tensors x) {
+  const int64_t dim = dim_of(row.integer("dim"), x[0].shape.size());
+  Shape shape = x[0].shape;
+  shape[dim] = row.integer("length");
+  return make(x[0].dtype, shape, [&](Index i) {
+    i[dim] += row.integer("start");
+    return at(x[0], i);
+  });
+}
+
+Dense full_like(Tensors x, double value) {
+  return make(x[0].dtype, x[0].shape, [&](const Index&) { return value; });
+}
+
+// The lower triangle, or the upper one.
+Dense triangle(const OpCase& row, Tensors x, bool is_lower) {
+  const int64_t diagonal = row.has("diagonal") ? row.integer("diagonal") : 0;
+  return make(x[0].dtype, x[0].shape, [&](const Index& i) {
+    const int64_t place = i[i.size() - 1] - i[i.size() - 2];
+    return (is_lower ? place <= diagonal : place >= diagonal) ? at(x[0], i) : 0;
+  });
+}
+
 Dense flip(const OpCase& row, Tensors x) {
   const std::vector<int64_t> dims = row.integers("dims");
   return make(x[0].dtype, x[0].shape, [&](Index i) {
@@ -433,6 +456,12 @@ std::map<std::string, Oracle> movements() {
       {"stack", stack},
       {"split", split},
       {"slice", slice},
+      {"narrow", narrow},
+      {"zeros_like", [](const OpCase&, Tensors x) { return full_like(x, 0); }},
+      {"ones_like", [](const OpCase&, Tensors x) { return full_like(x, 1); }},
+      {"full_like", [](const OpCase& row, Tensors x) { return full_like(x, row.real("value")); }},
+      {"tril", [](const OpCase& row, Tensors x) { return triangle(row, x, true); }},
+      {"triu", [](const OpCase& row, Tensors x) { return triangle(row, x, false); }},
       {"pad", pad},
       {"flip", flip},
       {"roll", roll},

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/reduce_op.h"
 #include "dtensor/local_map.h"
@@ -14,6 +16,7 @@
 #include "ops/all_operations.h"
 #include "ops/apply.h"
 #include "ops/attributes.h"
+#include "ops/creation.h"
 #include "ops/elementwise.h"
 #include "ops/local_gradient.h"
 #include "tests/support/tensors.h"
@@ -112,12 +115,54 @@ DTensor function_of_shards(Operands x, const ops::Out& out) {
   return out.layout.has_value() ? relayout(*result, *out.layout) : *result;
 }
 
+// ---- Tensors of no operands
+
+int64_t integer_or(const OpCase& row, const char* attribute, int64_t otherwise) {
+  return row.has(attribute) ? row.integer(attribute) : otherwise;
+}
+double real_or(const OpCase& row, const char* attribute, double otherwise) {
+  return row.has(attribute) ? row.real(attribute) : otherwise;
+}
+
+template <class T>
+DTensor create(const OpCase& row, const StatusOr<Layout>& layout) {
+  if (row.op == "eye") {
+    const int64_t rows = row.integer("rows");
+    return eye<T>(rows, integer_or(row, "columns", rows), layout, integer_or(row, "diagonal", 0));
+  }
+  if constexpr (std::is_same_v<T, bool>) {
+    return full<T>({}, false, absl::InvalidArgumentError(absl::StrCat(row.op, " of bool")));
+  } else if (row.op == "arange") {
+    if constexpr (std::is_integral_v<T>) {
+      return arange<T>(integer_or(row, "start", 0), row.integer("limit"),
+                       integer_or(row, "step", 1), layout);
+    } else {
+      return arange<T>(real_or(row, "start", 0), row.real("limit"), real_or(row, "step", 1),
+                       layout);
+    }
+  } else if constexpr (std::is_integral_v<T>) {
+    return full<T>({}, T(0), absl::InvalidArgumentError(absl::StrCat(row.op, " of integers")));
+  } else {
+    const bool is_excluded = row.has("endpoint") && row.attributes.at("endpoint") == "false";
+    return linspace<T>(row.real("start"), row.real("limit"), row.integer("count"), layout,
+                       is_excluded ? Endpoint::kExcluded : Endpoint::kIncluded);
+  }
+}
+
 // Rows "name.0" and "name.1" are of the first and the second result.
 size_t result_of(const OpCase& row) { return absl::EndsWith(row.id, ".1") ? 1 : 0; }
 
 }  // namespace
 
+bool is_creation(const std::string& name) {
+  return name == "arange" || name == "linspace" || name == "eye";
+}
+
 DTensor run_row(const OpCase& row, Operands x, const ops::Out& out) {
+  if (is_creation(row.op)) {
+    const DType dtype = *ops::read_dtype(row.attributes.at("dtype"));
+    return visit_dtype(dtype, [&]<class T>() { return create<T>(row, *out.layout); });
+  }
   if (row.op == "elementwise") return function_of_elements(x, out);
   if (row.op == "local_map") return function_of_shards(x, out);
   const StatusOr<const ops::Operation*> operation = ops::find_operation(row.op);

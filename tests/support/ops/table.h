@@ -20,6 +20,8 @@ using Operands = absl::Span<const DTensor>;
 DTensor run_row(const OpCase& row, Operands x, const ops::Out& out);
 
 bool is_operation(const std::string& name);
+// Whether the function makes a tensor of no operands, under `out`, which run_row() needs then.
+bool is_creation(const std::string& name);
 std::vector<std::string> operation_names();
 
 }  // namespace tessera::testing
