@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DType: the element types of tensors, and their C++ types. Half types are Eigen's. To compute with
-// them include Eigen/Core, which is heavy; tessera.h includes it.
+// them include tessera/eigen.h, or Eigen/Core.
 #ifndef TESSERA_BASE_DTYPE_H_
 #define TESSERA_BASE_DTYPE_H_
 

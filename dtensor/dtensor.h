@@ -50,9 +50,13 @@ class Buffer;   // Internal.
 class Runtime;  // Internal.
 
 namespace internal {
-// Defined in dtensor/eigen.h, which tessera.h includes: Eigen's tensor header is a heavy one.
+// Defined in tessera/eigen.h: Eigen's tensor header is slow to compile.
 template <class T, int Rank>
 struct EigenMap;
+template <class Map>
+concept IsDefined = requires {
+  sizeof(Map);
+};
 
 // A shard without its type.
 struct RawShard {
@@ -89,10 +93,12 @@ struct ShardView {
   // A rank-`Rank` Eigen::TensorMap<const Eigen::Tensor<T, Rank, Eigen::RowMajor>> over the shard.
   // Where Rank is not shape.size() it throws std::invalid_argument; in a function of local_map()
   // this is the error of the function instead, and the map covers memory that belongs to no tensor.
-  // Include tessera.h or dtensor/eigen.h.
+  // Include tessera/eigen.h.
   template <int Rank>
   auto eigen() const {
-    return internal::EigenMap<const T, Rank>::map(data, shape, origin);
+    using Map = internal::EigenMap<const T, Rank>;
+    static_assert(internal::IsDefined<Map>, "include tessera/eigen.h to call eigen()");
+    return Map::map(data, shape, origin);
   }
 };
 
@@ -105,7 +111,9 @@ struct HostTensor {
   // As ShardView::eigen(). Not for bool, whose vector has no data().
   template <int Rank>
   auto eigen() const {
-    return internal::EigenMap<const T, Rank>::map(absl::MakeConstSpan(data), shape, {});
+    using Map = internal::EigenMap<const T, Rank>;
+    static_assert(internal::IsDefined<Map>, "include tessera/eigen.h to call eigen()");
+    return Map::map(absl::MakeConstSpan(data), shape, {});
   }
 };
 

@@ -60,7 +60,9 @@ struct MutableShardView {
   // As ShardView::eigen(). Assigning a tensor of another shape is an error of the function too.
   template <int Rank>
   auto eigen() const {
-    return internal::EigenMap<T, Rank>::map(data, shape, origin);
+    using Map = internal::EigenMap<T, Rank>;
+    static_assert(internal::IsDefined<Map>, "include tessera/eigen.h to call eigen()");
+    return Map::map(data, shape, origin);
   }
 };
 

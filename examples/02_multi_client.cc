@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "tessera.h"
+#include "tessera/eigen.h"
 
 namespace {
 

@@ -12,10 +12,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tessera/version.h"
 
 namespace tessera {
 
-inline constexpr absl::string_view kVersion = "0.1.0";
+inline constexpr absl::string_view kVersion = TESSERA_VERSION;
 // Incremented by each change of the data that processes exchange.
 inline constexpr int kProtocol = 4;
 

@@ -15,6 +15,7 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tessera.h"
+#include "tessera/eigen.h"
 #include "tests/support/bad_inputs.h"
 #include "tests/support/forked.h"
 #include "tests/support/matchers.h"

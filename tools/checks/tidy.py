@@ -23,7 +23,7 @@ from tidy_headers import PRECOMPILED
 from tidy_pages import anchors, check_citations, check_facts, check_labels, check_paragraphs
 from tidy_pages import prose_lines
 from tidy_prose import check_prose, check_ragged_items, check_subjects
-from tidy_surface import check_public_comments, check_public_headers
+from tidy_surface import INCLUDED_BY_PROGRAMS, check_public_comments, check_public_headers
 
 RATCHET = "tools/checks/tidy_ratchet.txt"
 MAX_LINE_LENGTH = 100
@@ -340,9 +340,11 @@ def rule_layers(tree):
                 if included not in allowed and not is_allowed(lines, i, "layers"):
                     message = f"{folder}/ may not use {included}/; it may use {', '.join(allowed)}"
                     yield Finding(path, i + 1, "layers", message)
-            if match and match.group(1) == "tessera.h" and folder not in ("examples", "benchmarks"):
-                message = f"tessera.h is for programs; {folder}/ includes what it uses"
-                yield Finding(path, i + 1, "layers", message)
+            is_front = match and INCLUDED_BY_PROGRAMS.fullmatch(match.group(1))
+            if is_front and folder not in ("examples", "benchmarks"):
+                if match.group(1) != "tessera/version.h":  # macros alone
+                    message = f"{match.group(1)} is for programs; {folder}/ includes what it uses"
+                    yield Finding(path, i + 1, "layers", message)
 
 
 def rule_pure(tree):

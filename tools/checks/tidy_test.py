@@ -175,6 +175,9 @@ class RuleTest(unittest.TestCase):
         self.check(tidy.rule_layers, past_umbrella, ("examples/a.cc:1", "may not use mesh/"))
         umbrella = {"dtensor/a.cc": '#include "tessera.h"\n'}
         self.check(tidy.rule_layers, umbrella, ("dtensor/a.cc:1", "for programs"))
+        front = {"dtensor/a.cc": '#include "tessera/core.h"\n#include "tessera/version.h"\n'}
+        self.check(tidy.rule_layers, front, ("dtensor/a.cc:1", "tessera/core.h is for programs"))
+        self.check(tidy.rule_layers, {"examples/a.cc": front["dtensor/a.cc"]})
 
     def test_layers_are_those_of_the_architecture(self):
         """The table of docs/architecture.md, whose column `may use` is LAYERS."""

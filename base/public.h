@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TESSERA_PUBLIC: the mark of what programs link. A public header opens the namespace with it:
+//
+//   namespace tessera TESSERA_PUBLIC {
+//
+// A shared library is compiled with hidden visibility, and exports the names of these namespaces
+// alone. An attribute is not allowed on `namespace a::b`, so nested namespaces are opened one by
+// one. A source that includes the header needs no mark for what the header declares.
+#ifndef TESSERA_BASE_PUBLIC_H_
+#define TESSERA_BASE_PUBLIC_H_
+
+#define TESSERA_PUBLIC __attribute__((visibility("default")))
+
+#endif  // TESSERA_BASE_PUBLIC_H_
