@@ -21,6 +21,7 @@
 #include "dtensor/device_op.h"
 #include "dtensor/device_update.h"
 #include "dtensor/relayout.h"
+#include "nn/kept_states.h"
 #include "ops/composite.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
@@ -127,7 +128,8 @@ StatusOr<States> prepare_states(OptimizerState& state, const Method& method, boo
   States states;
   states.reserve(variables.size());
   for (const Variable& variable : variables) {
-    TESSERA_ASSIGN_OR_RETURN(states.emplace_back(), state.prepare(variable, kept));
+    TESSERA_ASSIGN_OR_RETURN(states.emplace_back(),
+                             internal::KeptStates::of(state).prepare(variable, kept));
   }
   return states;
 }

@@ -2,23 +2,31 @@
 #include "nn/optimizer_state.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/dtype.h"
 #include "base/shape.h"
+#include "base/status.h"
 #include "dtensor/device_op.h"
+#include "dtensor/dtensor.h"
+#include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "nn/kept_states.h"
+#include "nn/parameters.h"
 #include "ops/composite.h"
 #include "ops/scalar.h"
+#include "ops/variable.h"
 
 namespace tessera {
+namespace internal {
 namespace {
-
-using internal::KeptState;
-using internal::StateOfVariable;
-using internal::StepCount;
 
 // The layout split further over the axes that it does not name, in the dim whose shards stay the
 // longest.
@@ -50,7 +58,7 @@ Layout sharded(const Layout& layout, const Shape& shape) {
 DTensor filled_state(double value, const Variable& like, const Layout& layout) {
   const DType dtype = ops::is_half(like.dtype()) ? DType::kFloat32 : like.dtype();
   const ops::ElementBytes element = ops::rounded_element(value, dtype);
-  return internal::full_raw(dtype, like.shape(), layout, element.data());
+  return full_raw(dtype, like.shape(), layout, element.data());
 }
 
 // A new variable with the name and the value of this one.
@@ -60,61 +68,66 @@ Variable& add_copy(nn::Parameters& parameters, const Variable& variable) {
 
 }  // namespace
 
-OptimizerState::OptimizerState(const OptimizerState& other)
-    : variables_(other.variables_), names_(other.names_) {
+KeptStates::KeptStates(const KeptStates& other) : variables(other.variables), names(other.names) {
   absl::flat_hash_map<Variable, Variable> copies;
-  for (const Variable& part : other.parameters_.variables()) {
-    copies.emplace(part, add_copy(parameters_, part));
+  for (const Variable& part : other.parameters.variables()) {
+    copies.emplace(part, add_copy(parameters, part));
   }
-  for (auto& [variable, state] : variables_) {
+  for (auto& [variable, state] : variables) {
     for (Variable& tensor : state.tensors) tensor = copies.at(tensor);
     if (!state.steps.has_value()) continue;
     StepCount& steps = *state.steps;
-    const bool is_counted = internal::is_same_tensor(steps.variable.value(), steps.counted);
+    const bool is_counted = is_same_tensor(steps.variable.value(), steps.counted);
     steps.variable = copies.at(steps.variable);
     if (is_counted) steps.counted = steps.variable.value();
   }
 }
 
-OptimizerState::OptimizerState(OptimizerState&& other) noexcept { swap(other); }
-
-OptimizerState& OptimizerState::operator=(OptimizerState other) noexcept {
-  swap(other);
-  return *this;
+KeptStates& KeptStates::of(OptimizerState& state) {
+  if (state.states_ == nullptr) state.states_ = std::make_unique<KeptStates>();
+  return *state.states_;
 }
 
-void OptimizerState::swap(OptimizerState& other) noexcept {
-  std::swap(parameters_, other.parameters_);
-  std::swap(variables_, other.variables_);
-  std::swap(names_, other.names_);
-}
-
-StatusOr<StateOfVariable*> OptimizerState::prepare(const Variable& variable,
-                                                   const KeptState& kept) {
-  auto place = variables_.find(variable);
-  if (place == variables_.end()) {
+StatusOr<StateOfVariable*> KeptStates::prepare(const Variable& variable, const KeptState& kept) {
+  auto place = variables.find(variable);
+  if (place == variables.end()) {
     std::string name = variable.name();
-    for (int number = 2; !names_.insert(name).second; ++number) {
+    for (int number = 2; !names.insert(name).second; ++number) {
       name = absl::StrCat(variable.name(), "#", number);
     }
     const Layout layout =
         kept.is_sharded ? sharded(variable.layout(), variable.shape()) : variable.layout();
-    place = variables_.emplace(variable, StateOfVariable{std::move(name), layout, {}, std::nullopt})
+    place = variables.emplace(variable, StateOfVariable{std::move(name), layout, {}, std::nullopt})
                 .first;
   }
   StateOfVariable& state = place->second;
   for (size_t k = state.tensors.size(); k < kept.tensors.size(); ++k) {
     const DTensor initial = filled_state(kept.initial, variable, state.layout);
-    TESSERA_RETURN_IF_ERROR(internal::facts_of(initial).error);
+    TESSERA_RETURN_IF_ERROR(facts_of(initial).error);
     state.tensors.push_back(
-        parameters_.add(absl::StrCat(state.name, "/", kept.tensors[k]), initial));
+        parameters.add(absl::StrCat(state.name, "/", kept.tensors[k]), initial));
   }
   if (!kept.counts_steps || state.steps.has_value()) return &state;
   const DTensor zero = zeros<int64_t>({}, Layout::replicated(variable.layout().mesh(), 0));
-  TESSERA_RETURN_IF_ERROR(internal::facts_of(zero).error);
-  const Variable& steps = parameters_.add(absl::StrCat(state.name, "/step"), zero);
+  TESSERA_RETURN_IF_ERROR(facts_of(zero).error);
+  const Variable& steps = parameters.add(absl::StrCat(state.name, "/step"), zero);
   state.steps = StepCount{steps, 0, steps.value()};
   return &state;
 }
+
+}  // namespace internal
+
+OptimizerState::OptimizerState() = default;
+OptimizerState::OptimizerState(const OptimizerState& other)
+    : states_(other.states_ == nullptr ? nullptr
+                                       : std::make_unique<internal::KeptStates>(*other.states_)) {}
+OptimizerState::OptimizerState(OptimizerState&& other) noexcept = default;
+OptimizerState& OptimizerState::operator=(OptimizerState other) noexcept {
+  states_.swap(other.states_);
+  return *this;
+}
+OptimizerState::~OptimizerState() = default;
+
+nn::Parameters& OptimizerState::parameters() { return internal::KeptStates::of(*this).parameters; }
 
 }  // namespace tessera
