@@ -128,6 +128,23 @@ size_t utf8_prefix(absl::string_view text) {
   return place;
 }
 
+std::optional<std::string> bytes_of_hex(absl::string_view hex) {
+  if (hex.size() % 2 != 0 || !std::all_of(hex.begin(), hex.end(), [](unsigned char c) {
+        return absl::ascii_isxdigit(c);
+      })) {
+    return std::nullopt;
+  }
+  const auto digit = [&](size_t i) {
+    const char c = absl::ascii_tolower(static_cast<unsigned char>(hex[i]));
+    return c <= '9' ? c - '0' : c - 'a' + 10;
+  };
+  std::string bytes(hex.size() / 2, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<char>(digit(2 * i) << 4 | digit(2 * i + 1));
+  }
+  return bytes;
+}
+
 std::string quoted_list(absl::Span<const std::string> names) {
   return absl::StrJoin(names, ", ", [](std::string* out, const std::string& name) {
     absl::StrAppend(out, quoted(name));

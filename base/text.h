@@ -33,6 +33,11 @@ std::string quoted_whole(absl::string_view text);
 // and surrogates are no UTF-8.
 size_t utf8_prefix(absl::string_view text);
 
+// The bytes that `hex` has as pairs of hexadecimal digits of either case. Nothing where it has
+// another character or half a pair. absl::HexStringToBytes() has one signature in Abseil 20220623
+// and another in 20240722 and later.
+std::optional<std::string> bytes_of_hex(absl::string_view hex);
+
 // "\"batch\", \"model\"".
 std::string quoted_list(absl::Span<const std::string> names);
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/matchers.h"
@@ -132,6 +133,36 @@ TEST(NearestNameTest, LongTextsAreNotCompared) {
   EXPECT_EQ(nearest_name(std::string(1 << 20, 'x'), {"x"}), std::nullopt);
   EXPECT_EQ(nearest_name("x", {std::string(1 << 20, 'x')}), std::nullopt);
   EXPECT_EQ(nearest_name("x", {}), std::nullopt);
+}
+
+struct HexRow {
+  const char* name;
+  absl::string_view hex;
+  std::optional<std::string> bytes;
+};
+
+class BytesOfHexTest : public ::testing::TestWithParam<HexRow> {};
+
+TEST_P(BytesOfHexTest, ReadsPairsOfDigits) {
+  EXPECT_EQ(bytes_of_hex(GetParam().hex), GetParam().bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, BytesOfHexTest,
+                         ::testing::Values(HexRow{"empty", "", ""}, HexRow{"digits", "3039", "09"},
+                                           HexRow{"both_cases", "4a4B", "JK"},
+                                           HexRow{"zero_and_high", "00ff",
+                                                  std::string("\0\xff", 2)},
+                                           HexRow{"half_a_pair", "303", std::nullopt},
+                                           HexRow{"no_digit", "3g", std::nullopt},
+                                           HexRow{"blank", "30 31 ", std::nullopt},
+                                           HexRow{"prefix", "0x30", std::nullopt},
+                                           HexRow{"high_byte", "3\xb0", std::nullopt}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(BytesOfHexTest, InvertsBytesToHexString) {
+  std::string all(256, '\0');
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<char>(i);
+  EXPECT_EQ(bytes_of_hex(absl::BytesToHexString(all)), all);
 }
 
 TEST(TextCursorTest, ReadsFromLeftToRight) {

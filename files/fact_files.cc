@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <fstream>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/text.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "tests/support/folder.h"
@@ -37,7 +37,7 @@ std::vector<FactFile> fact_files(absl::string_view kind) {
     const std::vector<std::string> fields = absl::StrSplit(line, '\t');
     TESSERA_CHECK(fields.size() == 4, "a row of the table has 4 fields");
     if (fields[1] != kind) continue;
-    result.push_back({fields[0], code_of(fields[2]), absl::HexStringToBytes(fields[3])});
+    result.push_back({fields[0], code_of(fields[2]), bytes_of_hex(fields[3]).value()});
   }
   TESSERA_CHECK(!result.empty(), "the table has files of this kind");
   return result;

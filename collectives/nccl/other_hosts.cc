@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/text.h"
 #include "job/environment/build.h"
 #include "job/environment/host.h"
 
@@ -64,7 +65,7 @@ StatusOr<UniqueId> OtherHosts::share_id(uint32_t generation,
   }
   TESSERA_ASSIGN_OR_RETURN(const std::string text,
                            network_->coordinator.get_proposal(ids, generation, first, deadline));
-  const std::string bytes = absl::HexStringToBytes(text);
+  const std::string bytes = bytes_of_hex(text).value_or("");
   UniqueId id;
   if (bytes.size() != id.size()) {
     return absl::InternalError(absl::StrCat("the id of a communicator of NCCL that ",

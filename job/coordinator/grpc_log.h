@@ -15,10 +15,12 @@
 namespace tessera {
 
 // Call before the first use of gRPC in a process. Does nothing if GRPC_VERBOSITY is set.
-// Idempotent. It affects the whole process: a program's own use of gRPC too. It replaces a log
-// function that the program has set with gpr_set_log_function, because gRPC does not say whether
-// there is one. A program with its own function also sets GRPC_VERBOSITY, or sets the function
-// after every connect.
+// Idempotent. It affects the whole process: a program's own use of gRPC too.
+// - gRPC before 1.65: replaces a log function that the program has set with gpr_set_log_function,
+//   because gRPC does not say whether there is one. A program with its own function also sets
+//   GRPC_VERBOSITY, or sets the function after every connect.
+// - gRPC 1.65 and later log by Abseil: sets Abseil's least severity to kFatal, which affects the
+//   program's own LOG() too, unless the program has set another than kInfo.
 void quiet_grpc_log();
 
 // Internal: grpc::ServerBuilder::BuildAndStart() has returned null. gRPC gives its reason in its

@@ -364,7 +364,7 @@ StatusOr<std::string> GlooCarrier::offer(int client) {
 }
 
 Status GlooCarrier::open(int client, const transport::Address& peer) {
-  const std::string address = absl::HexStringToBytes(peer.word);
+  const std::string address = bytes_of_hex(peer.word).value_or("");
   const Status opened = lines_.at(client)->open({address.begin(), address.end()});
   if (!opened.ok()) close(client);
   return opened;

@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/text.h"
 
 namespace tessera::ucx {
 namespace {
@@ -78,7 +79,7 @@ Status Connections::open(int client, const transport::Address& address) {
   keep_messages_of_this_thread();
   Peer& peer = peer_of(client);
   peer.place = address.place;
-  TESSERA_RETURN_IF_ERROR(open_endpoint(peer, absl::HexStringToBytes(address.word)));
+  TESSERA_RETURN_IF_ERROR(open_endpoint(peer, bytes_of_hex(address.word).value_or("")));
   greet(peer);
   return absl::OkStatus();
 }
