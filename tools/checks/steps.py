@@ -87,6 +87,11 @@ STEPS = [
         "cmake/sources.cmake has the sources and flags of Bazel",
         "tools/cmake_sources --check",
     ),
+    Step(
+        "names",
+        "public headers and sources, compiled after all headers of the standard library",
+        "tools/checks/name_clashes.py",
+    ),
     Step("test", "every target and its tests, gcc", "bazel test //...", has_long_tests=True),
     Step(
         "asan",
