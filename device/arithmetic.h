@@ -12,9 +12,11 @@
 #define TESSERA_DEVICE_ARITHMETIC_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/status.h"
 
 namespace tessera {
@@ -57,8 +59,15 @@ struct OpenBlas {
 };
 // Loaded at the first call; null where OpenBLAS is not used. It is used on CPUs with AVX2 and
 // without AVX-512, if it has chosen its kernels for AVX2: it has a list of CPUs by name, and for an
-// unknown CPU it may choose slow kernels. Loads Debian's flavour without threads.
+// unknown CPU it may choose slow kernels. Products run in the thread that calls them: a flavour
+// with threads of its own is set to one, unless the program has loaded it before and uses more. The
+// flavour of OpenMP is not used.
 const OpenBlas* openblas();
+
+namespace internal {
+// Loads the first of the libraries that can be used; nothing where there is none.
+std::optional<OpenBlas> load_openblas(absl::Span<const char* const> names);
+}  // namespace internal
 
 }  // namespace tessera
 
