@@ -36,7 +36,7 @@ class SyntaxCheck : public nlohmann::json_sax<json> {
   }
   bool key(string_t& name) override {
     if (fields_.back().insert(name).second) return true;
-    problem_ = absl::StrCat("field ", tessera::quoted(name), " is given twice; give it once");
+    problem_ = absl::StrCat("field ", tessera::in_quotes(name), " is given twice; give it once");
     return false;
   }
   bool end_object() override {
@@ -48,7 +48,7 @@ class SyntaxCheck : public nlohmann::json_sax<json> {
   bool parse_error(std::size_t place, const std::string& token,
                    const nlohmann::detail::exception&) override {
     problem_ = absl::StrCat("is not valid JSON at character ", place, ", at ",
-                            tessera::quoted(token), "; expected ", expected_);
+                            tessera::in_quotes(token), "; expected ", expected_);
     return false;
   }
 

@@ -107,7 +107,7 @@ bool is_name(absl::string_view text) {
          std::all_of(text.begin(), text.end(), continues_name);
 }
 
-std::string quoted(absl::string_view text) {
+std::string in_quotes(absl::string_view text) {
   constexpr size_t kMost = 200;
   if (text.size() <= kMost) return quoted_whole(text);
   size_t end = kMost;
@@ -147,7 +147,7 @@ std::optional<std::string> bytes_of_hex(absl::string_view hex) {
 
 std::string quoted_list(absl::Span<const std::string> names) {
   return absl::StrJoin(names, ", ", [](std::string* out, const std::string& name) {
-    absl::StrAppend(out, quoted(name));
+    absl::StrAppend(out, in_quotes(name));
   });
 }
 
@@ -173,7 +173,7 @@ std::optional<std::string> nearest_name(absl::string_view name,
 
 std::string did_you_mean(absl::string_view name, absl::Span<const std::string> candidates) {
   const std::optional<std::string> nearest = nearest_name(name, candidates);
-  return nearest.has_value() ? absl::StrCat("; did you mean ", quoted(*nearest)) : "";
+  return nearest.has_value() ? absl::StrCat("; did you mean ", in_quotes(*nearest)) : "";
 }
 
 bool TextCursor::at_end() {
@@ -219,7 +219,7 @@ absl::string_view TextCursor::rest() {
 Status TextCursor::expected(absl::string_view what) {
   if (at_end()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(subject_, " ", quoted(text_), " ends where ", what, " should follow"));
+        absl::StrCat(subject_, " ", in_quotes(text_), " ends where ", what, " should follow"));
   }
   // A name or a number is shown whole: one letter of it says little.
   size_t end = place_ + 1;
@@ -235,7 +235,7 @@ Status TextCursor::expected(absl::string_view what) {
                                      [](unsigned char c) { return absl::ascii_isdigit(c); }) &&
                          !absl::SimpleAtoi(found, &number);
   return absl::InvalidArgumentError(
-      absl::StrCat(subject_, " ", quoted(text_), " has ", quoted(found), " at character ",
+      absl::StrCat(subject_, " ", in_quotes(text_), " has ", in_quotes(found), " at character ",
                    place_ + 1, ", where ", what, " should be",
                    too_large ? "; the number is too large for 64 bits, use a smaller one" : ""));
 }

@@ -25,8 +25,8 @@ bool is_name(absl::string_view text);
 
 // `text` in double quotes, with quotes, backslashes and control characters escaped, for messages. A
 // text of more than 200 bytes is cut, and its length is added.
-std::string quoted(absl::string_view text);
-// As quoted(), without the cut, for texts that are compared and not shown.
+std::string in_quotes(absl::string_view text);
+// As in_quotes(), without the cut, for texts that are compared and not shown.
 std::string quoted_whole(absl::string_view text);
 
 // The number of bytes before the first that is no UTF-8; text.size() where all are. Overlong forms

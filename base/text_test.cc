@@ -29,9 +29,9 @@ TEST(NameTest, IsALetterThenLettersOrDigits) {
 }
 
 TEST(QuotedTest, EscapesWhatWouldHideInAMessage) {
-  EXPECT_EQ(quoted("x"), "\"x\"");
-  EXPECT_EQ(quoted("a\"b\\c\n"), "\"a\\\"b\\\\c\\n\"");
-  EXPECT_EQ(quoted("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 it's"),
+  EXPECT_EQ(in_quotes("x"), "\"x\"");
+  EXPECT_EQ(in_quotes("a\"b\\c\n"), "\"a\\\"b\\\\c\\n\"");
+  EXPECT_EQ(in_quotes("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 it's"),
             "\"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 it's\"");
   const std::pair<std::string, const char*> hidden[] = {
       {std::string(1, '\0'), "\\x00"},
@@ -52,8 +52,8 @@ TEST(QuotedTest, EscapesWhatWouldHideInAMessage) {
       {"\xe2\x82", "\\xe2\\x82"},                    // cut off
   };
   for (const auto& [text, shown] : hidden) {
-    EXPECT_EQ(tessera::quoted(text), std::string("\"") + shown + "\"");
-    EXPECT_EQ(tessera::quoted("1" + text + "a"), std::string("\"1") + shown + "a\"");
+    EXPECT_EQ(tessera::in_quotes(text), std::string("\"") + shown + "\"");
+    EXPECT_EQ(tessera::in_quotes("1" + text + "a"), std::string("\"1") + shown + "a\"");
   }
   EXPECT_EQ(quoted_list({"batch", "model"}), "\"batch\", \"model\"");
   EXPECT_EQ(quoted_list({}), "");
@@ -61,13 +61,13 @@ TEST(QuotedTest, EscapesWhatWouldHideInAMessage) {
 
 TEST(QuotedTest, ShortensLongTexts) {
   const std::string kept(200, 'a');
-  EXPECT_EQ(tessera::quoted(kept), "\"" + kept + "\"");
-  EXPECT_EQ(tessera::quoted(kept + "b"), "\"" + kept + "...\" (201 bytes)");
+  EXPECT_EQ(tessera::in_quotes(kept), "\"" + kept + "\"");
+  EXPECT_EQ(tessera::in_quotes(kept + "b"), "\"" + kept + "...\" (201 bytes)");
   // Characters of two bytes begin at even places and at odd ones: none is cut in two.
   for (const std::string start : {"", "a"}) {
     std::string text = start;
     while (text.size() < 1000) text += "\xc3\xa9";
-    const std::string shown = tessera::quoted(text);
+    const std::string shown = tessera::in_quotes(text);
     EXPECT_LT(shown.size(), 230u);
     const size_t end = shown.find("...");
     EXPECT_EQ(shown[end - 1], '\xa9') << shown;

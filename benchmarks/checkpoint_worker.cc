@@ -37,7 +37,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "benchmarks/peers/worker.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace tessera::bench {
 namespace {

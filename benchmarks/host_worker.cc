@@ -27,7 +27,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "benchmarks/peers/worker.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace tessera::bench {
 namespace {

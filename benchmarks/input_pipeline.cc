@@ -32,7 +32,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace tessera {
 namespace {

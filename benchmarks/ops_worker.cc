@@ -27,7 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/peers/worker.h"
 #include "benchmarks/training.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace tessera::bench {
 namespace {

@@ -41,7 +41,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "job/environment/port.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace tessera::distribute {
 namespace {

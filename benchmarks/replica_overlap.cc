@@ -23,7 +23,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 ABSL_FLAG(int64_t, layers, 8, "layers, each a square matrix");
 ABSL_FLAG(int64_t, width, 512, "rows and columns of these");

@@ -26,7 +26,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 #include "tests/support/allocations.h"
 
 namespace tessera {

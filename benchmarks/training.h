@@ -16,7 +16,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace tessera::bench {
 

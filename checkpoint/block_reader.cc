@@ -47,8 +47,8 @@ Status BlockReader::check_header(int file, const files::SafetensorsHeader& heade
     const TensorInfo& tensor = info.tensors[each.tensor];
     const Piece& piece = tensor.pieces[each.piece];
     if (piece.box.is_empty()) continue;
-    const std::string expected = absl::StrCat(tessera::quoted(tensor.name), " ", tensor.dtype, " ",
-                                              shape_to_string(piece.box.sizes));
+    const std::string expected = absl::StrCat(tessera::in_quotes(tensor.name), " ", tensor.dtype,
+                                              " ", shape_to_string(piece.box.sizes));
     const auto entry = by_begin.find(piece.offset);
     if (entry == by_begin.end()) {
       return absl::DataLossError(absl::StrCat(context, " has no tensor at byte ", piece.offset,
@@ -57,7 +57,7 @@ Status BlockReader::check_header(int file, const files::SafetensorsHeader& heade
     const files::SafetensorsEntry& actual = *entry->second;
     const StatusOr<DType> dtype = files::dtype_of_safetensors(actual.dtype);
     const std::string actual_text =
-        absl::StrCat(tessera::quoted(actual.name), " ",
+        absl::StrCat(tessera::in_quotes(actual.name), " ",
                      dtype.ok() ? dtype_name(*dtype) : absl::string_view(actual.dtype), " ",
                      shape_to_string(actual.shape));
     if (actual_text == expected) continue;

@@ -31,12 +31,12 @@ StatusOr<DType> dtype_of(const TensorInfo& tensor) {
   if (known.has_value()) return *known;
   if (dtype_bits(tensor.dtype).has_value()) {
     return absl::UnimplementedError(
-        absl::StrCat("tensor ", quoted(tensor.name), " is ", tensor.dtype,
+        absl::StrCat("tensor ", in_quotes(tensor.name), " is ", tensor.dtype,
                      ", which Tessera does not have; it can restore bool, i8, u8, i32, i64, f16, "
                      "bf16, f32 and f64"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("tensor ", quoted(tensor.name), ": ", quoted(tensor.dtype), " is no dtype"));
+  return absl::InvalidArgumentError(absl::StrCat("tensor ", in_quotes(tensor.name), ": ",
+                                                 in_quotes(tensor.dtype), " is no dtype"));
 }
 
 }  // namespace tessera::checkpoint::internal

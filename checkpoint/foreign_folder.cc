@@ -54,9 +54,9 @@ class Collector {
     const int number = static_cast<int>(info_.files.size());
     for (const files::SafetensorsEntry& entry : header.entries) {
       const auto cut = offsets.find(entry.name);
-      TESSERA_RETURN_IF_ERROR(
-          with_context(add_piece(entry, number, cut == offsets.end() ? nullptr : &cut->second),
-                       absl::StrCat("file ", quoted_whole(path), ": tensor ", quoted(entry.name))));
+      TESSERA_RETURN_IF_ERROR(with_context(
+          add_piece(entry, number, cut == offsets.end() ? nullptr : &cut->second),
+          absl::StrCat("file ", quoted_whole(path), ": tensor ", in_quotes(entry.name))));
     }
     info_.files.push_back({name, file->size(), {}});
     for (const auto& [key, value] : header.metadata) {
@@ -174,8 +174,8 @@ StatusOr<std::map<std::string, std::string>> read_index(const std::string& path)
   for (const files::JsonMember member : members) {
     TESSERA_ASSIGN_OR_RETURN(const absl::string_view name, member.value.to_text());
     if (!is_file_name(name)) {
-      return absl::InvalidArgumentError(absl::StrCat("weight_map names file ", quoted(name),
-                                                     " for tensor ", quoted(member.name),
+      return absl::InvalidArgumentError(absl::StrCat("weight_map names file ", in_quotes(name),
+                                                     " for tensor ", in_quotes(member.name),
                                                      "; a name holds no / and is not . or .."));
     }
     result[std::string(member.name)] = std::string(name);
@@ -213,7 +213,7 @@ StatusOr<Info> read_foreign_folder(const std::string& folder, absl::Span<const s
   for (const auto& [tensor, file] : *index) {
     if (collector.has(tensor)) continue;
     return absl::InvalidArgumentError(absl::StrCat("file ", quoted_whole(path), " names tensor ",
-                                                   quoted(tensor), " in file ", quoted(file),
+                                                   in_quotes(tensor), " in file ", in_quotes(file),
                                                    ", which does not have it"));
   }
   return collector.finish(folder);

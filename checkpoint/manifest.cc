@@ -94,7 +94,7 @@ StatusOr<T> read_member(const JsonValue& object, absl::string_view name,
                         StatusOr<T> (JsonValue::*read)() const) {
   TESSERA_ASSIGN_OR_RETURN(const JsonValue member, object.member(name));
   StatusOr<T> value = (member.*read)();
-  if (!value.ok()) return with_context(value.status(), quoted(name));
+  if (!value.ok()) return with_context(value.status(), in_quotes(name));
   return value;
 }
 
@@ -187,7 +187,7 @@ StatusOr<TensorInfo> read_tensor(const JsonValue& value) {
   TESSERA_ASSIGN_OR_RETURN(const absl::string_view name, read_text(value, "name"));
   StatusOr<TensorInfo> tensor = read_tensor_called(name, value);
   if (tensor.ok()) return tensor;
-  return with_context(tensor.status(), absl::StrCat("tensor ", quoted(name)));
+  return with_context(tensor.status(), absl::StrCat("tensor ", in_quotes(name)));
 }
 
 StatusOr<absl::Time> read_time(const JsonValue& root) {
@@ -197,7 +197,7 @@ StatusOr<absl::Time> read_time(const JsonValue& root) {
   // The parser also reads "infinite-future", and other forms of the same time.
   if (!absl::EndsWith(text, "Z") || !absl::ParseTime(kTimeFormat, text, &time, &problem) ||
       absl::FormatTime(kTimeFormat, time, absl::UTCTimeZone()) != text) {
-    return refuse("\"time\": ", quoted(text), " is not a time such as \"2026-11-22T13:05:00Z\"");
+    return refuse("\"time\": ", in_quotes(text), " is not a time such as \"2026-11-22T13:05:00Z\"");
   }
   return time;
 }
@@ -205,7 +205,7 @@ StatusOr<absl::Time> read_time(const JsonValue& root) {
 Status check_format(const JsonValue& root) {
   TESSERA_ASSIGN_OR_RETURN(const absl::string_view format, read_text(root, "format"));
   if (format != kFormat) {
-    return refuse("\"format\": ", quoted(format), " is not ", quoted(kFormat),
+    return refuse("\"format\": ", in_quotes(format), " is not ", in_quotes(kFormat),
                   ": it is not a checkpoint of Tessera");
   }
   TESSERA_ASSIGN_OR_RETURN(const int64_t version, read_integer(root, "version"));
@@ -238,7 +238,7 @@ StatusOr<Info> read_info(const JsonValue& root) {
   for (const auto& [name, value] : metadata) {
     const StatusOr<absl::string_view> text = value.to_text();
     if (!text.ok()) {
-      return with_context(text.status(), absl::StrCat("\"metadata\": ", quoted(name)));
+      return with_context(text.status(), absl::StrCat("\"metadata\": ", in_quotes(name)));
     }
     info.metadata.emplace(name, *text);
   }
@@ -279,14 +279,14 @@ StatusOr<absl::string_view> checked_text(absl::string_view text) {
 
 Status check_file(const FileInfo& file) {
   if (!is_file_name(file.name)) {
-    return refuse("file ", quoted(file.name),
+    return refuse("file ", in_quotes(file.name),
                   " is not the name of a file in the directory of the checkpoint: a name holds no "
                   "\"/\" and is not \".\" or \"..\"");
   }
-  if (file.bytes < 0) return refuse("file ", quoted(file.name), " has ", file.bytes, " bytes");
+  if (file.bytes < 0) return refuse("file ", in_quotes(file.name), " has ", file.bytes, " bytes");
   const int64_t blocks = num_blocks(file.bytes);
   if (static_cast<int64_t>(file.block_checksums.size()) != blocks) {
-    return refuse("file ", quoted(file.name), " of ", file.bytes, " bytes has ", blocks,
+    return refuse("file ", in_quotes(file.name), " of ", file.bytes, " bytes has ", blocks,
                   " blocks and ", file.block_checksums.size(), " checksums");
   }
   return absl::OkStatus();
@@ -301,7 +301,7 @@ struct Range {
   const Piece* piece;
 
   std::string to_string() const {
-    return absl::StrCat(piece->box.to_string(), " of tensor ", quoted(tensor->name), ", bytes ",
+    return absl::StrCat(piece->box.to_string(), " of tensor ", in_quotes(tensor->name), ", bytes ",
                         begin, " to ", end);
   }
 };
@@ -311,7 +311,7 @@ Status append_ranges(const Info& info, const TensorInfo& tensor, int64_t bits,
                      std::vector<Range>* ranges) {
   for (const Piece& piece : tensor.pieces) {
     const auto refused = [&](const auto&... parts) {
-      return refuse("tensor ", quoted(tensor.name), ": the piece ", piece.box.to_string(), " ",
+      return refuse("tensor ", in_quotes(tensor.name), ": the piece ", piece.box.to_string(), " ",
                     parts...);
     };
     if (piece.file < 0 || piece.file >= static_cast<int64_t>(info.files.size())) {
@@ -323,12 +323,12 @@ Status append_ranges(const Info& info, const TensorInfo& tensor, int64_t bits,
     const int64_t bytes = static_cast<int64_t>(bits_of_piece / 8);
     const FileInfo& file = info.files[piece.file];
     if (piece.offset < kDataAlignment) {
-      return refused("is at byte ", piece.offset, " of file ", quoted(file.name),
+      return refused("is at byte ", piece.offset, " of file ", in_quotes(file.name),
                      ", in its header; data begins at byte ", kDataAlignment, " or later");
     }
     if (piece.offset > file.bytes || bytes > file.bytes - piece.offset) {
-      return refused("has ", bytes, " bytes at byte ", piece.offset, " of file ", quoted(file.name),
-                     ", which has ", file.bytes);
+      return refused("has ", bytes, " bytes at byte ", piece.offset, " of file ",
+                     in_quotes(file.name), ", which has ", file.bytes);
     }
     if (bytes > 0) {
       ranges->push_back({piece.file, piece.offset, piece.offset + bytes, &tensor, &piece});
@@ -339,13 +339,13 @@ Status append_ranges(const Info& info, const TensorInfo& tensor, int64_t bits,
 
 Status check_tensor(const TensorInfo& tensor, int64_t bits) {
   const auto named = [&](const Status& status) {
-    return with_context(status, absl::StrCat("tensor ", quoted(tensor.name)));
+    return with_context(status, absl::StrCat("tensor ", in_quotes(tensor.name)));
   };
   TESSERA_RETURN_IF_ERROR(named(validate_shape(tensor.shape)));
   const __int128 total = static_cast<__int128>(num_elements(tensor.shape)) * bits;
   if (total / 8 > std::numeric_limits<int64_t>::max()) {
-    return refuse("tensor ", quoted(tensor.name), ": shape ", shape_to_string(tensor.shape), " of ",
-                  tensor.dtype, " has more than 2^63 - 1 bytes");
+    return refuse("tensor ", in_quotes(tensor.name), ": shape ", shape_to_string(tensor.shape),
+                  " of ", tensor.dtype, " has more than 2^63 - 1 bytes");
   }
   return check_tiling(tensor.name, tensor.shape, tensor.pieces);
 }
@@ -357,8 +357,8 @@ Status check_disjoint(const Info& info, std::vector<Range> ranges) {
   for (size_t i = 1; i < ranges.size(); ++i) {
     const Range& before = ranges[i - 1];
     if (before.file != ranges[i].file || before.end <= ranges[i].begin) continue;
-    return refuse("file ", quoted(info.files[before.file].name), ": ", before.to_string(), ", and ",
-                  ranges[i].to_string(), ", share bytes");
+    return refuse("file ", in_quotes(info.files[before.file].name), ": ", before.to_string(),
+                  ", and ", ranges[i].to_string(), ", share bytes");
   }
   return absl::OkStatus();
 }
@@ -408,25 +408,26 @@ StatusOr<Info> parse_manifest(absl::string_view text) {
 
 Status check_info(const Info& info) {
   if (!is_save_id(info.save_id)) {
-    return refuse("\"save_id\": ", quoted(info.save_id),
+    return refuse("\"save_id\": ", in_quotes(info.save_id),
                   " is not 16 lower-case hexadecimal digits");
   }
   absl::flat_hash_set<absl::string_view> names;
   for (const FileInfo& file : info.files) {
     TESSERA_RETURN_IF_ERROR(check_file(file));
     if (!names.insert(file.name).second)
-      return refuse("file ", quoted(file.name), " is listed twice");
+      return refuse("file ", in_quotes(file.name), " is listed twice");
   }
   names.clear();
   std::vector<Range> ranges;
   for (const TensorInfo& tensor : info.tensors) {
     TESSERA_RETURN_IF_ERROR(check_tensor_name(tensor.name));
     if (!names.insert(tensor.name).second) {
-      return refuse("tensor ", quoted(tensor.name), " is listed twice");
+      return refuse("tensor ", in_quotes(tensor.name), " is listed twice");
     }
     const std::optional<int64_t> bits = dtype_bits(tensor.dtype);
     if (!bits.has_value()) {
-      return refuse("tensor ", quoted(tensor.name), ": ", quoted(tensor.dtype), " is no dtype");
+      return refuse("tensor ", in_quotes(tensor.name), ": ", in_quotes(tensor.dtype),
+                    " is no dtype");
     }
     TESSERA_RETURN_IF_ERROR(check_tensor(tensor, *bits));
     TESSERA_RETURN_IF_ERROR(append_ranges(info, tensor, *bits, &ranges));
@@ -436,17 +437,17 @@ Status check_info(const Info& info) {
 
 Status check_tensor_name(absl::string_view name) {
   if (name.empty() || name.size() > kMaxNameBytes) {
-    return refuse("tensor name ", quoted(name), " has ", name.size(), " bytes; it must have 1 to ",
-                  kMaxNameBytes);
+    return refuse("tensor name ", in_quotes(name), " has ", name.size(),
+                  " bytes; it must have 1 to ", kMaxNameBytes);
   }
   if (name == "__metadata__") {
-    return refuse("tensor name ", quoted(name), " is reserved by safetensors");
+    return refuse("tensor name ", in_quotes(name), " is reserved by safetensors");
   }
   if (std::any_of(name.begin(), name.end(),
                   [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) {
-    return refuse("tensor name ", quoted(name), " has a control character");
+    return refuse("tensor name ", in_quotes(name), " has a control character");
   }
-  return with_context(files::check_utf8(name), absl::StrCat("tensor name ", quoted(name)));
+  return with_context(files::check_utf8(name), absl::StrCat("tensor name ", in_quotes(name)));
 }
 
 }  // namespace tessera::checkpoint::internal

@@ -177,7 +177,7 @@ std::string RestorePlan::explain() const {
       most = found->second;
       busiest = position;
     }
-    absl::StrAppend(&text, "  ", quoted(tensor.name), ", ", tensor.dtype, " ",
+    absl::StrAppend(&text, "  ", in_quotes(tensor.name), ", ", tensor.dtype, " ",
                     shape_to_string(tensor.shape), " in ", tensor.pieces.size(), " pieces, to ",
                     target.target.to_string_with_mesh());
     if (!(target.read == target.target)) {
@@ -213,14 +213,14 @@ StatusOr<RestorePlan> plan_restore(std::shared_ptr<const Info> info,
     if (found == tensors.end()) {
       std::vector<std::string> names;
       for (const TensorInfo& tensor : info->tensors) names.push_back(tensor.name);
-      return absl::NotFoundError(absl::StrCat("tensor ", quoted(target.name), " is not among the ",
-                                              names.size(), " tensors that were saved",
-                                              did_you_mean(target.name, names)));
+      return absl::NotFoundError(
+          absl::StrCat("tensor ", in_quotes(target.name), " is not among the ", names.size(),
+                       " tensors that were saved", did_you_mean(target.name, names)));
     }
     const TensorInfo& tensor = info->tensors[found->second];
     TESSERA_ASSIGN_OR_RETURN(const Layout layout, target.layout.layout());
     const Status legal = layout.validate_shape(tensor.shape);
-    if (!legal.ok()) return with_context(legal, absl::StrCat("tensor ", quoted(tensor.name)));
+    if (!legal.ok()) return with_context(legal, absl::StrCat("tensor ", in_quotes(tensor.name)));
     TESSERA_ASSIGN_OR_RETURN(const DType dtype, internal::dtype_of(tensor));
     const PieceIndex& index = rep->indices.try_emplace(found->second, &tensor).first->second;
     TESSERA_ASSIGN_OR_RETURN(Layout read, layout_to_read(index, dtype, layout, options, topology));

@@ -175,7 +175,7 @@ CallText describe_call(absl::string_view call, const std::string& path,
   for (const Target& target : targets) {
     const StatusOr<Layout>& layout = target.layout.layout();
     text.lines.push_back(
-        absl::StrCat("target ", quoted(target.name), " under ",
+        absl::StrCat("target ", in_quotes(target.name), " under ",
                      layout.ok() ? layout->to_string_with_mesh() : std::string("an error")));
   }
   return text;
@@ -185,10 +185,10 @@ Status check_targets(const Client& client, absl::Span<const Target> targets) {
   for (const Target& target : targets) {
     const StatusOr<Layout>& layout = target.layout.layout();
     if (!layout.ok()) {
-      return with_context(layout.status(), absl::StrCat("target ", quoted(target.name)));
+      return with_context(layout.status(), absl::StrCat("target ", in_quotes(target.name)));
     }
     TESSERA_RETURN_IF_ERROR(tessera::internal::check_mesh_of(
-        client, layout->mesh(), absl::StrCat("target ", quoted(target.name))));
+        client, layout->mesh(), absl::StrCat("target ", in_quotes(target.name))));
   }
   return absl::OkStatus();
 }
@@ -285,7 +285,7 @@ Status restore_into(const Client& client, absl::string_view path, absl::Span<Var
   std::vector<std::string> texts;
   for (const Variable& variable : variables) {
     targets.push_back({variable.name(), variable.layout()});
-    texts.push_back(absl::StrCat("variable ", quoted(variable.name()), " is ",
+    texts.push_back(absl::StrCat("variable ", in_quotes(variable.name()), " is ",
                                  dtype_name(variable.dtype()), " ",
                                  shape_to_string(variable.shape())));
   }

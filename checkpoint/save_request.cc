@@ -54,7 +54,7 @@ Status check_tensors(const Client& client, absl::Span<const NamedTensor> tensors
   for (const auto& [key, value] : options.metadata) {
     for (const std::string& text : {key, value}) {
       TESSERA_RETURN_IF_ERROR(
-          with_context(files::check_utf8(text), absl::StrCat("metadata ", quoted(key))));
+          with_context(files::check_utf8(text), absl::StrCat("metadata ", in_quotes(key))));
     }
   }
   std::set<absl::string_view> names;
@@ -62,9 +62,9 @@ Status check_tensors(const Client& client, absl::Span<const NamedTensor> tensors
     TESSERA_RETURN_IF_ERROR(check_tensor_name(named.name));
     if (!names.insert(named.name).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("two tensors are called ", quoted(named.name), "; names must differ"));
+          absl::StrCat("two tensors are called ", in_quotes(named.name), "; names must differ"));
     }
-    const std::string subject = absl::StrCat("tensor ", quoted(named.name));
+    const std::string subject = absl::StrCat("tensor ", in_quotes(named.name));
     TESSERA_RETURN_IF_ERROR(with_context(tessera::internal::facts_of(named.tensor).error, subject));
     TESSERA_RETURN_IF_ERROR(
         tessera::internal::check_mesh_of(client, named.tensor.layout().mesh(), subject));
@@ -136,7 +136,7 @@ void copy_tensors(SaveRequest& request) {
     const Status copied = call_guarded<Status>([&] {
       return request.held[i].copy(request.client, tensor, request.options.min_split_bytes);
     });
-    request.refused = with_context(copied, absl::StrCat("tensor ", quoted(tensor.name)));
+    request.refused = with_context(copied, absl::StrCat("tensor ", in_quotes(tensor.name)));
   }
 }
 

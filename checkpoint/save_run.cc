@@ -92,9 +92,9 @@ CallText describe(const SaveRequest& request) {
     text.lines.push_back(absl::StrCat("metadata ", quoted_whole(key), " = ", quoted_whole(value)));
   }
   for (const SavedTensor& tensor : request.tensors) {
-    text.lines.push_back(absl::StrCat("tensor ", quoted(tensor.name), " ", dtype_name(tensor.dtype),
-                                      " ", shape_to_string(tensor.shape), " under ",
-                                      tensor.layout.to_string_with_mesh()));
+    text.lines.push_back(absl::StrCat("tensor ", in_quotes(tensor.name), " ",
+                                      dtype_name(tensor.dtype), " ", shape_to_string(tensor.shape),
+                                      " under ", tensor.layout.to_string_with_mesh()));
   }
   return text;
 }
@@ -218,7 +218,7 @@ class SaveRun {
       const StatusOr<ShardBytes> shard =
           request_.held[part.tensor].shard_of(client_, own.plan.device);
       if (!shard.ok()) {
-        return with_context(shard.status(), absl::StrCat("tensor ", quoted(tensor.name)));
+        return with_context(shard.status(), absl::StrCat("tensor ", in_quotes(tensor.name)));
       }
       TESSERA_RETURN_IF_ERROR(
           writer.append_box(shard->data, shard->box, part.box, dtype_size(tensor.dtype)));

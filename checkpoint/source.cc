@@ -211,7 +211,7 @@ std::string tensors_in(const Info& info, int file, int64_t begin, int64_t end) {
           const int64_t bytes = piece.box.num_elements() * bits / 8;
           return piece.file == file && piece.offset < end && piece.offset + bytes > begin;
         });
-    if (is_in) names.push_back(quoted(tensor.name));
+    if (is_in) names.push_back(in_quotes(tensor.name));
   }
   if (names.empty()) return "no tensor";
   if (names.size() <= kMostNames) return absl::StrJoin(names, ", ");

@@ -163,7 +163,7 @@ std::optional<std::vector<int64_t>> first_missing(const Shape& shape,
 
 template <class... Parts>
 Status refuse(absl::string_view tensor, const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat("tensor ", quoted(tensor), ": ", parts...));
+  return absl::InvalidArgumentError(absl::StrCat("tensor ", in_quotes(tensor), ": ", parts...));
 }
 
 Status check_inside(absl::string_view tensor, const Shape& shape, const Box& box) {

@@ -127,7 +127,7 @@ StatusOr<Arithmetic> Arithmetic::parse(absl::string_view text) {
     }
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(quoted(text), " is not an arithmetic that this build knows"));
+      absl::StrCat(in_quotes(text), " is not an arithmetic that this build knows"));
 }
 
 std::string Arithmetic::to_string() const {

@@ -165,7 +165,7 @@ Status complete(const std::string& text, const Status& error, PipelineSet* set) 
     const std::vector<std::string> parts = absl::StrSplit(said, ',');
     if (parts.size() != 2 || !absl::SimpleAtoi(parts[1], &steps.emplace_back())) {
       return absl::InternalError(absl::StrCat(
-          "what replica ", replicas[0], " says of its pipeline, ", quoted(said),
+          "what replica ", replicas[0], " says of its pipeline, ", in_quotes(said),
           ", cannot be read; build all clients from one Tessera; where they are, report this as a "
           "bug of Tessera"));
     }

@@ -46,7 +46,7 @@ void add_call(Call call, std::optional<Call>& known) {
 
 Call call_of(std::string text, absl::Span<const DTensor> tensors,
              const CommunicationOptions& options) {
-  if (!options.name.empty()) absl::StrAppend(&text, " ", quoted(options.name));
+  if (!options.name.empty()) absl::StrAppend(&text, " ", in_quotes(options.name));
   Call call = {.text = std::move(text)};
   for (const DTensor& tensor : tensors) {
     const Status& error = tessera::internal::facts_of(tensor).error;

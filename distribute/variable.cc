@@ -115,9 +115,9 @@ Status DistributedVariable::check_value(const char* call, const DTensor& value) 
   TESSERA_RETURN_IF_ERROR(value.status());
   if (value.dtype() == dtype() && value.shape() == shape()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(call, " of variable ", quoted(name()), ": it is of ", dtype_name(dtype()), " ",
-                   shape_to_string(shape()), ", and the value of ", dtype_name(value.dtype()), " ",
-                   shape_to_string(value.shape())));
+      absl::StrCat(call, " of variable ", in_quotes(name()), ": it is of ", dtype_name(dtype()),
+                   " ", shape_to_string(shape()), ", and the value of ", dtype_name(value.dtype()),
+                   " ", shape_to_string(value.shape())));
 }
 
 Status DistributedVariable::check_strategy(const Strategy& strategy) const {
@@ -125,7 +125,7 @@ Status DistributedVariable::check_strategy(const Strategy& strategy) const {
   const StrategyState& other = *strategy.state_;
   if (&own == &other) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("variable ", quoted(name()), " is of a strategy of ", own.num_replicas(),
+      absl::StrCat("variable ", in_quotes(name()), " is of a strategy of ", own.num_replicas(),
                    " replicas on ", own.mesh().to_string(), ", and is used in one of ",
                    other.num_replicas(), " on ", other.mesh().to_string()));
 }
@@ -156,7 +156,7 @@ DTensor DistributedVariable::value() const {
   switch (options().aggregation) {
     case VariableAggregation::kNone:
       result = absl::FailedPreconditionError(absl::StrCat(
-          "variable ", quoted(name()),
+          "variable ", in_quotes(name()),
           " has a component for each replica and no aggregation, so there is no one value; "
           "value(replica) is a component"));
       break;
@@ -222,7 +222,7 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
   const VariableAggregation aggregation = options().aggregation;
   if (aggregation == VariableAggregation::kNone) {
     return absl::FailedPreconditionError(absl::StrCat(
-        call, " of variable ", quoted(name()),
+        call, " of variable ", in_quotes(name()),
         " in a replica function: it has no aggregation, and the values of the replicas may "
         "differ; make it with kSum, kMean or kOnlyFirstReplica"));
   }
@@ -240,7 +240,8 @@ Status DistributedVariable::change(ReplicaContext& replica, Change change, const
   };
   return replica.run_
       ->meet(replica.index_,
-             absl::StrCat(call, "(", name_of(aggregation), ") of variable ", quoted(name())), {own},
+             absl::StrCat(call, "(", name_of(aggregation), ") of variable ", in_quotes(name())),
+             {own},
              internal::ReplicaRun::Terms(replica.run_->options(), {}, /*may_call_strategy=*/true),
              change_once)
       .status;
@@ -274,7 +275,7 @@ Status Strategy::update(
     if (tensor == nullptr ||
         (tensor->layout().mesh() == mesh() && !state_->is_mirrored(tensor->layout()))) {
       return absl::InvalidArgumentError(
-          absl::StrCat("update of variable ", quoted(variable.name()), ": argument ", k,
+          absl::StrCat("update of variable ", in_quotes(variable.name()), ": argument ", k,
                        " has a value for each replica, with which the replicas of the variable "
                        "would differ; reduce() it first"));
     }
@@ -295,7 +296,7 @@ StatusOr<DistributedVariable> Strategy::variable(std::string name, DTensor initi
     return absl::InvalidArgumentError(
         "variable(): a variable needs a name, for messages and calls");
   }
-  const std::string subject = absl::StrCat("variable ", quoted(name));
+  const std::string subject = absl::StrCat("variable ", in_quotes(name));
   TESSERA_RETURN_IF_ERROR(with_context(initial.status(), subject));
   VariableOptions policy = options;
   TESSERA_RETURN_IF_ERROR(with_context(check_enumerators(policy), subject));
@@ -374,7 +375,7 @@ Status Strategy::check_replicas(const DistributedVariable& variable) const {
     return absl::OkStatus();
   }
   const Status same =
-      compare_replicas(absl::StrCat("variable ", quoted(variable.name())), variable.value());
+      compare_replicas(absl::StrCat("variable ", in_quotes(variable.name())), variable.value());
   return absl::IsInvalidArgument(same) ? absl::InternalError(same.message()) : same;
 }
 

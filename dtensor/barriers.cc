@@ -40,7 +40,7 @@ StatusOr<Barriers::Arrivals> Barriers::start(const BarrierPlan& plan, const Call
     TESSERA_ASSIGN_OR_RETURN(arrival.sum, devices_.allocate_on_host(2 * sizeof(int32_t)));
   }
   const SharedText name(quoted_whole(call.name));
-  const SharedText shown_name(quoted(call.name));
+  const SharedText shown_name(in_quotes(call.name));
   for (size_t i = 0; i < arrivals.size(); ++i) {
     const MeshDevice& device = plan.local[i];
     const std::shared_ptr<Buffer>& sum = arrivals[i].sum;
@@ -79,7 +79,7 @@ Status Barriers::run(const Mesh& mesh, absl::string_view name,
   const StatusOr<std::shared_ptr<const BarrierPlan>> found = programs_.barrier(mesh);
   if (!found.ok()) {
     return with_context(found.status(),
-                        absl::StrCat("barrier ", quoted(name), " on ", mesh.to_string()));
+                        absl::StrCat("barrier ", in_quotes(name), " on ", mesh.to_string()));
   }
   const BarrierPlan& plan = **found;
   if (plan.local.empty()) return absl::OkStatus();
@@ -94,7 +94,7 @@ Status Barriers::run(const Mesh& mesh, absl::string_view name,
     TESSERA_ASSIGN_OR_RETURN(sum, await(arrivals, call));
   }
   if (sum != mesh.size()) {
-    return absl::InternalError(absl::StrCat("barrier ", quoted(name), " ", plan.where.view(),
+    return absl::InternalError(absl::StrCat("barrier ", in_quotes(name), " ", plan.where.view(),
                                             ": the sum over the devices is ", sum, ", expected ",
                                             mesh.size(), "; this is a bug of Tessera"));
   }

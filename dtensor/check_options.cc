@@ -60,7 +60,7 @@ StatusOr<Backend> parse_backend(absl::string_view text) {
     if (known.name == text) return known.backend;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("backend ", quoted(text),
+      absl::StrCat("backend ", in_quotes(text),
                    " is unknown; use \"auto\", \"host\", \"ucx\", \"mpi\", \"gloo\" or \"nccl\""));
 }
 
@@ -90,7 +90,7 @@ Status check_options(const ClientOptions& options) {
 Status check_address(const JobEnvironment& job) {
   if (job.num_clients == 1 || parse_address(job.coordinator).has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("the coordinator's address is ", quoted(job.coordinator),
+      absl::StrCat("the coordinator's address is ", in_quotes(job.coordinator),
                    "; it must be HOST:PORT, as in host-a:4000, the same on all clients"));
 }
 

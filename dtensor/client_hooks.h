@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ClientHooks: fakes and faults that tests and benchmarks of this tree give to a client, and access
-// to the client's Runtime. Internal: tessera.h does not include it, and no program needs it.
+// to the client's Runtime. Internal: no public header includes it, and no program needs it.
 //
 //   StatusOr<Client> client =
 //       internal::connect(options, {.cuda = cuda::fake_libraries(cuda::FakeCuda::create())});

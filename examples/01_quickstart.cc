@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "tessera.h"
 #include "tessera/eigen.h"
+#include "tessera/tessera.h"
 
 namespace {
 

@@ -19,7 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "examples/data_file.h"
 #include "examples/digits_csv.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 ABSL_FLAG(std::string, weights, "", "a checkpoint, or a .safetensors file");
 ABSL_FLAG(int, model, 1, "size of the mesh axis that splits the network");

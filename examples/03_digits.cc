@@ -43,7 +43,7 @@
 #include "examples/data_file.h"
 #include "examples/digits_csv.h"
 #include "examples/flag_limits.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 ABSL_FLAG(int, epochs, 40, "passes over the training images");
 ABSL_FLAG(int, batch_size, 64, "images per step");

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <cstdio>
 
 #include "absl/time/time.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include "absl/flags/parse.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 ABSL_FLAG(int64_t, size, 4096, "rows and columns of the matrices");
 ABSL_FLAG(int, devices, 2, "devices of this client");

@@ -41,7 +41,7 @@
 #include "absl/time/time.h"
 #include "examples/data_file.h"
 #include "examples/flag_limits.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 ABSL_FLAG(int, steps, 300, "steps of the optimizer");
 ABSL_FLAG(int, pieces, 32, "pieces of text per step");

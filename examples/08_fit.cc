@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

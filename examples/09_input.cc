@@ -16,7 +16,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "examples/data_file.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 ABSL_FLAG(std::string, from, "", "the position in the data to begin at, as a run prints it");
 

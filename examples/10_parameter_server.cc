@@ -35,7 +35,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 ABSL_FLAG(std::string, restore, "", "a checkpoint to begin with");
 ABSL_FLAG(std::string, save, "", "a checkpoint to write at the end");

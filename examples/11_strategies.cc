@@ -19,7 +19,7 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "examples/data_file.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 ABSL_FLAG(std::string, strategy, "mirrored", "one_device, mirrored, multi_worker or central");
 ABSL_FLAG(std::string, restore, "", "a checkpoint to begin with");

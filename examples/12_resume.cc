@@ -30,7 +30,7 @@
 #include "absl/types/span.h"
 #include "examples/data_file.h"
 #include "examples/flag_limits.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 ABSL_FLAG(std::string, root, "", "the folder of the checkpoints");
 ABSL_FLAG(int, steps, 100, "steps of the whole run");

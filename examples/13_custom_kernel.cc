@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "examples/collatz.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

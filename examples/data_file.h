@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace tessera::examples {
 

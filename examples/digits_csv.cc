@@ -28,7 +28,7 @@ Status error_at(absl::string_view name, int64_t line, int64_t column, absl::stri
 
 // The file may be anything, such as a program: bytes that are not text are shown as hexadecimal
 // digits.
-std::string quoted(absl::string_view text) {
+std::string in_quotes(absl::string_view text) {
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMaxQuotedBytes)),
                       text.size() > kMaxQuotedBytes ? "...\"" : "\"");
 }
@@ -39,7 +39,7 @@ StatusOr<uint8_t> parse_field(const Field& field, absl::string_view name, int64_
   int value = 0;
   if (!absl::SimpleAtoi(field.text, &value) || value < 0 || value > max) {
     return error_at(name, line, field.column,
-                    absl::StrCat("field ", field.number, " is ", quoted(field.text), "; ",
+                    absl::StrCat("field ", field.number, " is ", in_quotes(field.text), "; ",
                                  is_label ? "the digit is a whole number from 0 to "
                                           : "a pixel is a whole number from 0 to ",
                                  max));

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace tessera::examples {
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace tessera::examples {
 

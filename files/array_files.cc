@@ -139,7 +139,7 @@ Status check_name(absl::string_view name) {
                         });
   if (!is_legal || !files::check_utf8(name).ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a tensor is called ", quoted(name), "; a name is UTF-8 of 1 to ",
+        absl::StrCat("a tensor is called ", in_quotes(name), "; a name is UTF-8 of 1 to ",
                      kMaxNameBytes, " bytes without control characters, and not \"__metadata__\""));
   }
   return absl::OkStatus();
@@ -203,8 +203,9 @@ Status write_safetensors(const Client& client, absl::string_view path,
   std::vector<const NamedTensor*> order;
   for (const NamedTensor& named : tensors) {
     refused.Update(check_name(named.name));
-    refused.Update(check_tensor(client, named.tensor, absl::StrCat("tensor ", quoted(named.name))));
-    absl::StrAppend(&text, "; ", quoted(named.name), " ", describe(named.tensor));
+    refused.Update(
+        check_tensor(client, named.tensor, absl::StrCat("tensor ", in_quotes(named.name))));
+    absl::StrAppend(&text, "; ", in_quotes(named.name), " ", describe(named.tensor));
     order.push_back(&named);
   }
   metadata.emplace("format", "pt");

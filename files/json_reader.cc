@@ -78,7 +78,7 @@ class JsonDocument::Builder : public nlohmann::json_sax<json> {
   bool parse_error(std::size_t place, const std::string& token,
                    const nlohmann::detail::exception& exception) override {
     problem_ = absl::StrCat("it is not JSON at byte ", place == 0 ? 0 : place - 1, ", at ",
-                            tessera::quoted(token), ": ", reason_of(exception.what()));
+                            tessera::in_quotes(token), ": ", reason_of(exception.what()));
     return false;
   }
 
@@ -125,7 +125,7 @@ class JsonDocument::Builder : public nlohmann::json_sax<json> {
     std::sort(names_.begin(), names_.end());
     const auto twice = std::adjacent_find(names_.begin(), names_.end());
     if (twice == names_.end()) return true;
-    problem_ = absl::StrCat("it has the name ", quoted(*twice), " twice in one object");
+    problem_ = absl::StrCat("it has the name ", in_quotes(*twice), " twice in one object");
     return false;
   }
 
@@ -207,7 +207,7 @@ StatusOr<JsonMembers> JsonValue::to_members() const {
 StatusOr<JsonValue> JsonValue::member(absl::string_view name) const {
   TESSERA_RETURN_IF_ERROR(to_members());
   if (const std::optional<JsonValue> found = find(name); found.has_value()) return *found;
-  return absl::InvalidArgumentError(absl::StrCat(quoted(name), " is missing"));
+  return absl::InvalidArgumentError(absl::StrCat(in_quotes(name), " is missing"));
 }
 
 std::optional<JsonValue> JsonValue::find(absl::string_view name) const {
@@ -244,7 +244,7 @@ std::string JsonValue::to_string() const {
     case JsonKind::kNumber:
       return std::string(text());
     case JsonKind::kText:
-      return quoted(text());
+      return in_quotes(text());
     case JsonKind::kArray:
       return "an array";
     case JsonKind::kObject:

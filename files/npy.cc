@@ -93,12 +93,12 @@ class Dictionary {
       TESSERA_RETURN_IF_ERROR(check_first(key, &has_shape_));
       return read_shape(header);
     }
-    return refuse("its header has the key ", quoted(key),
+    return refuse("its header has the key ", in_quotes(key),
                   "; descr, fortran_order and shape are known");
   }
   static Status check_first(absl::string_view key, bool* found) {
     if (std::exchange(*found, true))
-      return refuse("its header has the key ", quoted(key), " twice");
+      return refuse("its header has the key ", in_quotes(key), " twice");
     return absl::OkStatus();
   }
   // Reads a string of Python 2 or 3: 'f4', "f4", u'f4' or b'f4'.
@@ -110,7 +110,7 @@ class Dictionary {
     }
     const size_t end = text.find(text[0], 1);
     if (end == absl::string_view::npos) {
-      return refuse("its header has a text without a closing quote: ", quoted(text));
+      return refuse("its header has a text without a closing quote: ", in_quotes(text));
     }
     cursor_ = TextCursor("header", text.substr(end + 1));
     return std::string(text.substr(1, end - 1));
@@ -133,10 +133,10 @@ class Dictionary {
     }
     const absl::string_view elements = foreign_elements(type);
     if (!elements.empty()) {
-      return absl::UnimplementedError(
-          absl::StrCat("its element type is ", quoted(name), " (", elements, "); ", kKnownTypes));
+      return absl::UnimplementedError(absl::StrCat("its element type is ", in_quotes(name), " (",
+                                                   elements, "); ", kKnownTypes));
     }
-    return refuse("its element type is ", quoted(name), ", which NumPy does not write; ",
+    return refuse("its element type is ", in_quotes(name), ", which NumPy does not write; ",
                   kKnownTypes);
   }
   Status read_order(NpyHeader* header) {
@@ -234,7 +234,7 @@ StatusOr<NpyHeader> parse_npy(absl::string_view front, int64_t file_bytes) {
 }
 
 StatusOr<NpyHeader> read_npy_header(const RandomAccessFile& file) {
-  const std::string subject = absl::StrCat("file ", quoted(file.path()));
+  const std::string subject = absl::StrCat("file ", in_quotes(file.path()));
   TESSERA_ASSIGN_OR_RETURN(std::string front, file.read_front(kMostBytesBeforeText));
   const StatusOr<int64_t> data_offset = data_offset_of(front, file.size());
   if (!data_offset.ok()) return with_context(data_offset.status(), subject);

@@ -66,7 +66,7 @@ StatusOr<FormatDType> find_dtype(absl::string_view name) {
   for (const FormatDType& dtype : kDTypes) {
     if (dtype.name == name) return dtype;
   }
-  return refuse(quoted(name), " is no dtype of safetensors; dtypes are ",
+  return refuse(in_quotes(name), " is no dtype of safetensors; dtypes are ",
                 absl::StrJoin(kDTypes, ", ", [](std::string* out, const FormatDType& dtype) {
                   absl::StrAppend(out, dtype.name);
                 }));
@@ -101,7 +101,7 @@ StatusOr<std::map<std::string, std::string>> read_metadata(const JsonValue& valu
   TESSERA_ASSIGN_OR_RETURN(const JsonMembers members, value.to_members());
   for (const auto& [name, text] : members) {
     const StatusOr<absl::string_view> content = text.to_text();
-    if (!content.ok()) return with_context(content.status(), quoted(name));
+    if (!content.ok()) return with_context(content.status(), in_quotes(name));
     metadata.emplace(name, *content);
   }
   return metadata;
@@ -201,16 +201,16 @@ Status check_tiling(absl::Span<const SafetensorsEntry> entries, int64_t data_byt
   for (const SafetensorsEntry& entry : entries) {
     if (entry.begin > end) {
       return refuse("bytes ", end, " to ", entry.begin, " of the data, before tensor ",
-                    quoted(entry.name), ", belong to no tensor");
+                    in_quotes(entry.name), ", belong to no tensor");
     }
     if (entry.begin < end && entry.begin == entry.end) {
-      return refuse("the empty tensor ", quoted(entry.name), " is at byte ", entry.begin,
-                    " of the data, inside of tensor ", quoted(last->name));
+      return refuse("the empty tensor ", in_quotes(entry.name), " is at byte ", entry.begin,
+                    " of the data, inside of tensor ", in_quotes(last->name));
     }
     if (entry.begin < end) {
       return refuse("bytes ", entry.begin, " to ", std::min(end, entry.end),
-                    " of the data belong to tensors ", quoted(last->name), " and ",
-                    quoted(entry.name));
+                    " of the data belong to tensors ", in_quotes(last->name), " and ",
+                    in_quotes(entry.name));
     }
     end = entry.end;
     last = &entry;
@@ -242,7 +242,7 @@ StatusOr<SafetensorsHeader> parse_safetensors(absl::string_view front, int64_t f
     }
     StatusOr<SafetensorsEntry> entry = read_tensor(member, data_bytes);
     if (!entry.ok()) {
-      return with_context(entry.status(), absl::StrCat("tensor ", quoted(member.name)));
+      return with_context(entry.status(), absl::StrCat("tensor ", in_quotes(member.name)));
     }
     header.entries.push_back(*std::move(entry));
   }
@@ -258,7 +258,7 @@ StatusOr<SafetensorsHeader> parse_safetensors(absl::string_view front, int64_t f
 }
 
 StatusOr<SafetensorsHeader> read_safetensors_header(const RandomAccessFile& file) {
-  const std::string subject = absl::StrCat("file ", quoted(file.path()));
+  const std::string subject = absl::StrCat("file ", in_quotes(file.path()));
   TESSERA_ASSIGN_OR_RETURN(std::string front, file.read_front(kLengthBytes));
   const StatusOr<int64_t> length = header_length(front, file.size());
   if (!length.ok()) return with_context(length.status(), subject);
@@ -296,7 +296,7 @@ StatusOr<std::string> format_safetensors_header(absl::Span<const SafetensorsEntr
   absl::string_view comma = "";
   const auto append_text = [&result](absl::string_view what, absl::string_view text) -> Status {
     const Status status = check_utf8(text);
-    if (!status.ok()) return with_context(status, absl::StrCat(what, " ", quoted(text)));
+    if (!status.ok()) return with_context(status, absl::StrCat(what, " ", in_quotes(text)));
     append_json_text(text, &result);
     return absl::OkStatus();
   };
@@ -313,7 +313,7 @@ StatusOr<std::string> format_safetensors_header(absl::Span<const SafetensorsEntr
   std::set<absl::string_view> names = {kMetadata};
   for (const SafetensorsEntry& tensor : tensors) {
     if (!names.insert(tensor.name).second) {
-      return refuse("tensor name ", quoted(tensor.name),
+      return refuse("tensor name ", in_quotes(tensor.name),
                     tensor.name == kMetadata ? " means the metadata of a safetensors file"
                                              : " is given twice");
     }

@@ -40,7 +40,7 @@ StatusOr<SafetensorsHeader> parse(absl::string_view bytes) {
 std::string to_string(const SafetensorsHeader& header) {
   std::string result;
   for (const SafetensorsEntry& entry : header.entries) {
-    absl::StrAppend(&result, result.empty() ? "" : "; ", tessera::quoted(entry.name), " ",
+    absl::StrAppend(&result, result.empty() ? "" : "; ", tessera::in_quotes(entry.name), " ",
                     entry.dtype, " ", shape_to_string(entry.shape), " ",
                     entry.begin - header.data_begin, " to ", entry.end - header.data_begin);
   }

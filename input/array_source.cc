@@ -159,7 +159,7 @@ class ArraySource : public Source {
       return std::make_shared<const ArraySource>(file_, header_);
     }
     return absl::InvalidArgumentError(
-        absl::StrCat("the data set is the one file ", quoted(file_->path())));
+        absl::StrCat("the data set is the one file ", in_quotes(file_->path())));
   }
 
  private:

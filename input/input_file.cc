@@ -18,7 +18,7 @@ StatusOr<std::shared_ptr<const InputFile>> InputFile::open(const std::string& pa
 }
 
 Status InputFile::error(absl::string_view message) const {
-  return absl::InvalidArgumentError(absl::StrCat("file ", quoted(path()), ": ", message));
+  return absl::InvalidArgumentError(absl::StrCat("file ", in_quotes(path()), ": ", message));
 }
 
 Status InputFile::read(int64_t offset, absl::Span<std::byte> out,
@@ -27,11 +27,11 @@ Status InputFile::read(int64_t offset, absl::Span<std::byte> out,
   const StatusOr<size_t> done = file_->read_some(offset, out);
   if (!done.ok()) {
     return with_context(done.status(),
-                        absl::StrCat("file ", quoted(path()), ": cannot read ", name()));
+                        absl::StrCat("file ", in_quotes(path()), ": cannot read ", name()));
   }
   if (*done == out.size()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
-      "file ", quoted(path()), ": ", name(), " is bytes ", offset, " to ",
+      "file ", in_quotes(path()), ": ", name(), " is bytes ", offset, " to ",
       offset + static_cast<int64_t>(out.size()), ", and the file ends at ",
       offset + static_cast<int64_t>(*done), "; it had ", size(), " bytes when it was opened"));
 }

@@ -29,7 +29,7 @@ StatusOr<int64_t> read_count(TextCursor& cursor, absl::string_view name) {
 
 Status consume(TextCursor& cursor, char c) {
   if (cursor.consume(c)) return absl::OkStatus();
-  return cursor.expected(quoted(absl::string_view(&c, 1)));
+  return cursor.expected(in_quotes(absl::string_view(&c, 1)));
 }
 
 }  // namespace

@@ -265,7 +265,7 @@ StatusOr<Element> parse_csv_line(absl::string_view line, absl::Span<const DType>
       });
       if (!parsed) {
         return absl::InvalidArgumentError(
-            absl::StrCat(where, ": ", quoted(*field), " is not a ",
+            absl::StrCat(where, ": ", in_quotes(*field), " is not a ",
                          is_floating_point(columns[column]) ? "finite value of " : "value of ",
                          dtype_name(columns[column])));
       }

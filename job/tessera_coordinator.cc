@@ -70,7 +70,7 @@ StatusOr<std::string> given_token() {
   std::ifstream file(path);
   std::string token;
   if (!std::getline(file, token) || token.empty()) {
-    return refuse("token-file", quoted(path),
+    return refuse("token-file", in_quotes(path),
                   "a file that can be read, whose first line is the token");
   }
   return token;
@@ -120,7 +120,7 @@ Status run(int argc, char** argv, const sigset_t& signals) {
   }
   if (parsed.program_index < argc) {
     return absl::InvalidArgumentError(absl::StrCat(
-        quoted(argv[parsed.program_index]), " is not a flag; see tessera_coordinator --help"));
+        in_quotes(argv[parsed.program_index]), " is not a flag; see tessera_coordinator --help"));
   }
   return serve(signals);
 }

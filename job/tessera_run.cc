@@ -166,7 +166,7 @@ StatusOr<int> run(int argc, char** argv) {
     for (const std::string& argument : options.command) {
       if (argument != "--clients" && !absl::StartsWith(argument, "--clients=")) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("--clients comes after the program ", tessera::quoted(options.command[0]),
+          absl::StrCat("--clients comes after the program ", tessera::in_quotes(options.command[0]),
                        " and so belongs to it; put it before, as in tessera_run --clients 4 ",
                        options.command[0]));
     }

@@ -94,9 +94,9 @@ StatusOr<Layout> Layout::create(Mesh mesh, std::vector<DimSharding> dims) {
     for (const std::string& token : dims[dim]) {
       const StatusOr<AxisText> axis = internal::parse_axis_text(token);
       if (!axis.ok()) {
-        return with_context(
-            axis.status(), absl::StrCat("layout ", quoted(internal::dims_to_string(dims)), ", dim ",
-                                        dim, " (empty where it is not split)"));
+        return with_context(axis.status(),
+                            absl::StrCat("layout ", in_quotes(internal::dims_to_string(dims)),
+                                         ", dim ", dim, " (empty where it is not split)"));
       }
       text.dims.back().push_back(*axis);
     }
@@ -111,10 +111,10 @@ StatusOr<Layout> Layout::parse(Mesh mesh, absl::string_view text) {
   if (!layout.mesh.empty()) {
     const StatusOr<Mesh> written = Mesh::parse(layout.mesh);
     if (!written.ok()) {
-      return with_context(written.status(), absl::StrCat("layout ", quoted(text)));
+      return with_context(written.status(), absl::StrCat("layout ", in_quotes(text)));
     }
     if (!(*written == mesh)) {
-      return refuse("layout ", quoted(text), " is on ", written->to_string(),
+      return refuse("layout ", in_quotes(text), " is on ", written->to_string(),
                     ", and is to be read on ", mesh.to_string(),
                     "; leave the mesh out or give the same");
     }
@@ -171,11 +171,12 @@ StatusOr<Layout> Layout::batch_sharded(Mesh mesh, absl::string_view axis, int ra
   if (!mesh.valid()) return internal::empty_handle("Layout::batch_sharded()", "Mesh");
   TESSERA_RETURN_IF_ERROR(check_rank("a sharded layout", rank));
   if (rank == 0) {
-    return refuse("a layout of rank 0 has no dim to split by axis ", quoted(axis), "; give it one");
+    return refuse("a layout of rank 0 has no dim to split by axis ", in_quotes(axis),
+                  "; give it one");
   }
   if (dim < 0 || dim >= rank) {
     return refuse("a layout of rank ", rank, " has no dim ", dim, " to split by axis ",
-                  quoted(axis), "; dims are 0 to ", rank - 1);
+                  in_quotes(axis), "; dims are 0 to ", rank - 1);
   }
   std::vector<DimSharding> dims(rank);
   dims[dim] = {std::string(axis)};
@@ -341,9 +342,10 @@ LayoutArg::LayoutArg(StatusOr<Layout> layout) : layout_(std::move(layout)) {
 }
 
 LayoutArg::LayoutArg(absl::string_view text)
-    : layout_(absl::InvalidArgumentError(absl::StrCat(
-          "the layout ", quoted(text),
-          " is text, and no argument names a mesh; use Layout::parse(mesh, ", quoted(text), ")"))),
+    : layout_(absl::InvalidArgumentError(
+          absl::StrCat("the layout ", in_quotes(text),
+                       " is text, and no argument names a mesh; use Layout::parse(mesh, ",
+                       in_quotes(text), ")"))),
       text_(text) {}
 
 StatusOr<Layout> LayoutArg::resolve(const Mesh& mesh) const {

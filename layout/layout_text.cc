@@ -61,7 +61,7 @@ StatusOr<std::vector<AxisText>> read_dim(TextCursor& cursor) {
 }
 
 Status refuse(absl::string_view text, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("layout ", quoted(text), " ", why));
+  return absl::InvalidArgumentError(absl::StrCat("layout ", in_quotes(text), " ", why));
 }
 
 // Reads the text after the name of a reduction.
@@ -69,7 +69,7 @@ Status read_partial(absl::string_view text, absl::string_view name, TextCursor& 
                     LayoutText& layout) {
   layout.partial_op = reduce_op_of(name);
   if (!layout.partial_op.has_value()) {
-    return refuse(text, absl::StrCat("has reduction ", quoted(name),
+    return refuse(text, absl::StrCat("has reduction ", in_quotes(name),
                                      "; a reduction is sum, prod, min, max or avg"));
   }
   if (!cursor.consume('{')) return cursor.expected("\"{\"");
@@ -124,7 +124,7 @@ StatusOr<LayoutText> parse_layout_text(absl::string_view text) {
       return layout;
     }
     if (layout.partial_op.has_value()) {
-      return refuse(text, absl::StrCat("has a second reduction ", quoted(word),
+      return refuse(text, absl::StrCat("has a second reduction ", in_quotes(word),
                                        "; a layout has one reduction, over all its partial axes"));
     }
     TESSERA_RETURN_IF_ERROR(read_partial(text, word, cursor, layout));

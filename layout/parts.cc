@@ -9,7 +9,7 @@ namespace {
 
 template <class... Why>
 Status refuse(absl::string_view layout, const Why&... why) {
-  return absl::InvalidArgumentError(absl::StrCat("layout ", quoted(layout), " ", why...));
+  return absl::InvalidArgumentError(absl::StrCat("layout ", in_quotes(layout), " ", why...));
 }
 
 std::string place_to_string(int place) {
@@ -25,7 +25,7 @@ bool lies_below(const SubAxis& lower, const SubAxis& upper) {
 }
 
 Status refuse_repeated(const NamedPart& a, const NamedPart& b, absl::string_view layout) {
-  const std::string names = absl::StrCat("names axis ", quoted(a.text));
+  const std::string names = absl::StrCat("names axis ", in_quotes(a.text));
   if (a.place == b.place) {
     return refuse(layout, names, " twice ", place_to_string(a.place), "; name it once");
   }
@@ -46,7 +46,7 @@ StatusOr<NamedPart> resolve_part(const Mesh& mesh, const AxisText& axis, int pla
   if (!index.ok()) {
     std::vector<std::string> names;
     for (const MeshAxis& mesh_axis : mesh.axes()) names.push_back(mesh_axis.name);
-    return refuse(layout, "names axis ", quoted(axis.name), " ", where, "; mesh ",
+    return refuse(layout, "names axis ", in_quotes(axis.name), " ", where, "; mesh ",
                   axes_to_string(mesh.axes()), " has ", quoted_list(names),
                   did_you_mean(axis.name, names));
   }
@@ -56,13 +56,13 @@ StatusOr<NamedPart> resolve_part(const Mesh& mesh, const AxisText& axis, int pla
   const auto [pre, size] = *axis.digit;
   const std::string text = axis.to_string();
   if (pre < 1 || size < 1) {
-    return refuse(layout, "names sub-axis ", quoted(text), " ", where, " with a factor of ",
+    return refuse(layout, "names sub-axis ", in_quotes(text), " ", where, " with a factor of ",
                   pre < 1 ? pre : size, "; factors are 1 or more");
   }
   // Compared by division: pre * size may pass 64 bits.
   if (pre > n / size || n % (pre * size) != 0) {
-    return refuse(layout, "names sub-axis ", quoted(text), " ", where, "; axis ", quoted(axis.name),
-                  " has size ", n, ", which ", pre, "*", size,
+    return refuse(layout, "names sub-axis ", in_quotes(text), " ", where, "; axis ",
+                  in_quotes(axis.name), " has size ", n, ", which ", pre, "*", size,
                   " does not divide; use factors whose product divides ", n);
   }
   return NamedPart{{*index, pre, size}, text, place};
@@ -79,11 +79,12 @@ Status check_parts(const Mesh& mesh, absl::Span<const NamedPart> parts, absl::st
       if (is_whole(mesh, a.part) && is_whole(mesh, b.part)) return refuse_repeated(a, b, layout);
       if (a.part.size == 1 || b.part.size == 1) continue;
       if (lies_below(a.part, b.part) || lies_below(b.part, a.part)) continue;
-      return refuse(
-          layout, "names ", quoted(a.text), " ", place_to_string(a.place), " and ", quoted(b.text),
-          " ", place_to_string(b.place), ", which overlap or do not fit together on axis ",
-          quoted(mesh.axes()[a.part.axis].name), " of size ", mesh.axes()[a.part.axis].size,
-          "; of two sub-axes, pre*size of the one must divide the pre of the other");
+      return refuse(layout, "names ", in_quotes(a.text), " ", place_to_string(a.place), " and ",
+                    in_quotes(b.text), " ", place_to_string(b.place),
+                    ", which overlap or do not fit together on axis ",
+                    in_quotes(mesh.axes()[a.part.axis].name), " of size ",
+                    mesh.axes()[a.part.axis].size,
+                    "; of two sub-axes, pre*size of the one must divide the pre of the other");
     }
   }
   return absl::OkStatus();

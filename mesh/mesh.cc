@@ -36,18 +36,18 @@ StatusOr<int64_t> checked_size(absl::Span<const MeshAxis> axes) {
   for (size_t i = 0; i < axes.size(); ++i) {
     const MeshAxis& axis = axes[i];
     if (!is_name(axis.name)) {
-      return refuse(text, " has axis name ", quoted(axis.name),
+      return refuse(text, " has axis name ", in_quotes(axis.name),
                     "; a name is a letter or _, then letters, digits or _ "
                     "([A-Za-z_][A-Za-z0-9_]*)");
     }
     for (const MeshAxis& earlier : axes.first(i)) {
       if (earlier.name == axis.name) {
-        return refuse(text, " names axis ", quoted(axis.name),
+        return refuse(text, " names axis ", in_quotes(axis.name),
                       " twice; give each axis a name of its own");
       }
     }
     if (axis.size < 1) {
-      return refuse(text, " has size ", axis.size, " for axis ", quoted(axis.name),
+      return refuse(text, " has size ", axis.size, " for axis ", in_quotes(axis.name),
                     "; a size is 1 or more");
     }
     if (axis.size > kMaxDevices / size) {
@@ -210,7 +210,7 @@ StatusOr<int> Mesh::axis_index(absl::string_view axis) const {
     if (rep().axes[i].name == axis) return i;
   }
   const std::vector<std::string> names = names_of(axes());
-  return refuse("mesh ", axes_to_string(axes()), " has no axis ", quoted(axis), "; it has ",
+  return refuse("mesh ", axes_to_string(axes()), " has no axis ", in_quotes(axis), "; it has ",
                 quoted_list(names), did_you_mean(axis, names));
 }
 
@@ -243,7 +243,8 @@ StatusOr<int64_t> Mesh::position(absl::Span<const int64_t> coordinates) const {
     const MeshAxis& axis = rep().axes[i];
     if (coordinates[i] < 0 || coordinates[i] >= axis.size) {
       return refuse("mesh ", axes_to_string(axes()), " has no coordinate ", coordinates[i],
-                    " on axis ", quoted(axis.name), "; coordinates of it are 0 to ", axis.size - 1);
+                    " on axis ", in_quotes(axis.name), "; coordinates of it are 0 to ",
+                    axis.size - 1);
     }
     position += coordinates[i] * rep().strides[i];
   }
@@ -273,7 +274,8 @@ StatusOr<std::vector<int64_t>> Mesh::group(int64_t position,
   for (const std::string& axis : axes) {
     TESSERA_ASSIGN_OR_RETURN(const int index, axis_index(axis));
     if (varies[index]) {
-      return refuse("a group of mesh ", text, " names axis ", quoted(axis), " twice; name it once");
+      return refuse("a group of mesh ", text, " names axis ", in_quotes(axis),
+                    " twice; name it once");
     }
     varies[index] = true;
   }
@@ -305,10 +307,11 @@ StatusOr<Mesh> Mesh::slice(absl::Span<const std::pair<std::string, int64_t>> fix
   for (const auto& [axis, coordinate] : fixed) {
     TESSERA_ASSIGN_OR_RETURN(const int index, axis_index(axis));
     if (is_fixed[index]) {
-      return refuse("a slice of mesh ", text, " fixes axis ", quoted(axis), " twice; fix it once");
+      return refuse("a slice of mesh ", text, " fixes axis ", in_quotes(axis),
+                    " twice; fix it once");
     }
     if (coordinate < 0 || coordinate >= rep().axes[index].size) {
-      return refuse("a slice of mesh ", text, " fixes axis ", quoted(axis), " at ", coordinate,
+      return refuse("a slice of mesh ", text, " fixes axis ", in_quotes(axis), " at ", coordinate,
                     "; coordinates of it are 0 to ", rep().axes[index].size - 1);
     }
     is_fixed[index] = true;
@@ -338,7 +341,7 @@ Status Mesh::barrier(absl::string_view name, std::optional<absl::Duration> timeo
   TESSERA_RETURN_IF_ERROR(check_valid("barrier()"));
   if (runtime_ != nullptr) return runtime_->barrier(*this, name, timeout);
   return absl::FailedPreconditionError(
-      absl::StrCat("barrier ", quoted(name), " on ", to_string(),
+      absl::StrCat("barrier ", in_quotes(name), " on ", to_string(),
                    ": the mesh is abstract, no device stands behind it; make a live one with "
                    "create_mesh(client, axes)"));
 }

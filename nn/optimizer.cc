@@ -67,7 +67,7 @@ Status check_variables(const char* optimizer, absl::Span<const Variable> variabl
     TESSERA_RETURN_IF_ERROR(internal::facts_of(variable.value()).error);
     const auto refuse = [&](const auto&... parts) {
       return absl::InvalidArgumentError(
-          absl::StrCat(optimizer, ": variable ", quoted(variable.name()), parts...));
+          absl::StrCat(optimizer, ": variable ", in_quotes(variable.name()), parts...));
     };
     if (std::find(variables.begin(), variables.begin() + i, variable) != variables.begin() + i) {
       return refuse(" is given twice");
@@ -92,7 +92,7 @@ Status check_gradients(const char* optimizer, absl::Span<const Variable> variabl
     TESSERA_RETURN_IF_ERROR(internal::facts_of(gradient).error);
     if (gradient.shape() == variable.shape() && gradient.dtype() == variable.dtype()) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        optimizer, ": variable ", quoted(variable.name()), " is ", dtype_name(variable.dtype()),
+        optimizer, ": variable ", in_quotes(variable.name()), " is ", dtype_name(variable.dtype()),
         " ", shape_to_string(variable.shape()), ", its gradient ", dtype_name(gradient.dtype()),
         " ", shape_to_string(gradient.shape())));
   }
@@ -145,9 +145,9 @@ Status read_count(const char* optimizer, internal::StepCount& steps) {
   }
   constexpr int64_t kMost = int64_t{1} << 53;  // a double has all numbers up to here
   if (count < 0 || count > kMost) {
-    return absl::InvalidArgumentError(absl::StrCat(optimizer, ": ", quoted(steps.variable.name()),
-                                                   " is ", count, "; it should be from 0 to ",
-                                                   kMost));
+    return absl::InvalidArgumentError(absl::StrCat(optimizer, ": ",
+                                                   in_quotes(steps.variable.name()), " is ", count,
+                                                   "; it should be from 0 to ", kMost));
   }
   steps.count = count;
   steps.counted = value;

@@ -79,8 +79,8 @@ Variable& Parameters::add(absl::string_view name, DTensor initial) {
   if (!state.places.try_emplace(own, state.names.size()).second) {
     initial = internal::failed_tensor(
         initial.dtype(), initial.shape(), initial.layout(),
-        absl::InvalidArgumentError(
-            absl::StrCat("parameter ", quoted(name), " is added twice; give each its own name")));
+        absl::InvalidArgumentError(absl::StrCat("parameter ", in_quotes(name),
+                                                " is added twice; give each its own name")));
   }
   Variable& added = state.handles.emplace_back(own, initial);
   state.variables.push_back(added);
@@ -97,7 +97,7 @@ const Variable& Parameters::operator[](absl::string_view name) const {
   const auto found = state_->missing.find(name);
   if (found != state_->missing.end()) return found->second;
   const Status error =
-      absl::NotFoundError(absl::StrCat("there is no parameter ", quoted(name), " among ",
+      absl::NotFoundError(absl::StrCat("there is no parameter ", in_quotes(name), " among ",
                                        state_->names.size(), did_you_mean(name, state_->names)));
   Variable none(std::string(name), internal::failed_tensor(DType::kFloat32, {}, error, error));
   return state_->missing.emplace(name, std::move(none)).first->second;

@@ -71,7 +71,7 @@ StatusOr<const Operation*> find_operation(absl::string_view name) {
     names.emplace_back(each->name);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("operation ", quoted(name), " is unknown", did_you_mean(name, names)));
+      absl::StrCat("operation ", in_quotes(name), " is unknown", did_you_mean(name, names)));
 }
 
 std::vector<SampleOperand> sample_operands(const Operation& operation) {

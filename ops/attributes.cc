@@ -189,7 +189,7 @@ StatusOr<AttributeTexts> parse_attributes(absl::string_view text) {
     const std::string name(absl::StripAsciiWhitespace(part.substr(0, sign)));
     if (!is_name(name)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("attribute ", quoted(part), " has no name; give one, as in dim=0"));
+          absl::StrCat("attribute ", in_quotes(part), " has no name; give one, as in dim=0"));
     }
     const absl::string_view value = sign == absl::string_view::npos ? "" : part.substr(sign + 1);
     if (!texts.emplace(name, absl::StripAsciiWhitespace(value)).second) {
@@ -210,7 +210,7 @@ StatusOr<Attributes> read_attributes(const char* operation, absl::Span<const Att
   }
   for (const auto& [name, text] : texts) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    return refusal(operation, "has no attribute ", quoted(name),
+    return refusal(operation, "has no attribute ", in_quotes(name),
                    known.empty() ? "" : absl::StrCat("; it has ", quoted_list(known)),
                    did_you_mean(name, known));
   }
@@ -249,7 +249,7 @@ StatusOr<std::vector<int64_t>> read_list(absl::string_view text) {
     if (part.empty()) continue;
     int64_t number = 0;
     if (!absl::SimpleAtoi(part, &number)) {
-      return absl::InvalidArgumentError(absl::StrCat(quoted(part), " is not a whole number"));
+      return absl::InvalidArgumentError(absl::StrCat(in_quotes(part), " is not a whole number"));
     }
     numbers.push_back(number);
   }

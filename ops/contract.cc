@@ -222,7 +222,7 @@ StatusOr<Equation> parse_equation(absl::string_view text) {
     if (c != ' ') dense += c;
   }
   const auto wrong = [&](const auto&... why) {
-    return refusal("einsum", "equation ", quoted(text), ": ", why...);
+    return refusal("einsum", "equation ", in_quotes(text), ": ", why...);
   };
   if (absl::StrContains(dense, "...")) return wrong("\"...\" is not supported; name every dim");
   const std::vector<std::string> sides = absl::StrSplit(dense, "->");
@@ -233,7 +233,7 @@ StatusOr<Equation> parse_equation(absl::string_view text) {
   for (const std::string& operand : equation.operands) all += operand;
   for (const char c : sides.size() == 2 ? all + sides[1] : all) {
     if (std::isalpha(static_cast<unsigned char>(c)) == 0) {
-      return wrong(quoted(std::string(1, c)), " is not a letter");
+      return wrong(in_quotes(std::string(1, c)), " is not a letter");
     }
   }
   if (sides.size() == 2) {
@@ -249,7 +249,7 @@ StatusOr<Equation> parse_equation(absl::string_view text) {
   for (const std::string& part : parts) {
     for (const char c : part) {
       if (std::count(part.begin(), part.end(), c) > 1) {
-        return wrong("'", std::string(1, c), "' is twice in ", quoted(part),
+        return wrong("'", std::string(1, c), "' is twice in ", in_quotes(part),
                      "; diagonals are not supported");
       }
     }
@@ -274,8 +274,8 @@ StatusOr<std::array<int64_t, 128>> letter_sizes(const Equation& equation,
   for (size_t k = 0; k < operands.size(); ++k) {
     const std::string& letters = equation.operands[k];
     if (static_cast<int64_t>(letters.size()) != rank_of(operands[k])) {
-      return refusal("einsum", quoted(letters), " has ", letters.size(), " letters for operand ", k,
-                     " of rank ", rank_of(operands[k]));
+      return refusal("einsum", in_quotes(letters), " has ", letters.size(), " letters for operand ",
+                     k, " of rank ", rank_of(operands[k]));
     }
     for (size_t dim = 0; dim < letters.size(); ++dim) {
       int64_t& size = sizes[static_cast<size_t>(letters[dim])];

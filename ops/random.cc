@@ -147,7 +147,7 @@ StatusOr<Key> Key::parse(absl::string_view text) {
   if (absl::SimpleHexAtoi(text, &seed) && from_seed(seed).to_string() == text) {
     return from_seed(seed);
   }
-  return refusal("random key ", quoted(text),
+  return refusal("random key ", in_quotes(text),
                  "; it should be 16 hexadecimal digits in lower case, as to_string() writes them");
 }
 

@@ -40,9 +40,9 @@ DTensor checked_initial(const std::string& name, const DTensor& initial) {
   }
   return internal::failed_tensor(
       initial.dtype(), initial.shape(), initial.layout(),
-      absl::InvalidArgumentError(absl::StrCat("variable ", quoted(name), ": the initial value is ",
-                                              initial.layout().to_string(),
-                                              "; relayout() it to a layout that is not partial")));
+      absl::InvalidArgumentError(absl::StrCat(
+          "variable ", in_quotes(name), ": the initial value is ", initial.layout().to_string(),
+          "; relayout() it to a layout that is not partial")));
 }
 
 }  // namespace
@@ -68,8 +68,8 @@ Status Variable::check(const char* function, const DTensor& value) const {
   TESSERA_RETURN_IF_ERROR(internal::facts_of(value).error);
   if (value.shape() == shape() && value.dtype() == dtype()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "variable ", quoted(name()), " is ", dtype_name(dtype()), " ", shape_to_string(shape()), ", ",
-      function, " got ", dtype_name(value.dtype()), " ", shape_to_string(value.shape())));
+      "variable ", in_quotes(name()), " is ", dtype_name(dtype()), " ", shape_to_string(shape()),
+      ", ", function, " got ", dtype_name(value.dtype()), " ", shape_to_string(value.shape())));
 }
 
 Status Variable::change(const char* function, const DTensor& operand,

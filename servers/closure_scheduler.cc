@@ -56,7 +56,7 @@ void ClosureScheduler::worker_lost(int worker, const Status& why, absl::Time now
     no_worker_since_ = now;
     why_no_worker_ = std::string(why.message());
     if (it != closures_.end() && it->second.state == State::kRunning) {
-      absl::StrAppend(&why_no_worker_, ", while it ran function ", quoted(it->second.function),
+      absl::StrAppend(&why_no_worker_, ", while it ran function ", in_quotes(it->second.function),
                       " in attempt ", it->second.attempt);
     }
   }
@@ -70,7 +70,7 @@ void ClosureScheduler::worker_lost(int worker, const Status& why, absl::Time now
   Closure& closure = it->second;
   if (closure.attempt >= options_.max_attempts) {
     fail(lost.closure, absl::AbortedError(absl::StrCat(
-                           "function ", quoted(closure.function), " was given up after ",
+                           "function ", in_quotes(closure.function), " was given up after ",
                            closure.attempt, " attempts; each ended with the loss of its worker, ",
                            "the last with: ", why.message())));
   } else if (has_error()) {

@@ -80,7 +80,7 @@ Status check_cluster(const cluster::Cluster& cluster) {
   if (cluster.task_type != "chief") {
     return absl::InvalidArgumentError(
         absl::StrCat("a ClusterCoordinator is made by the chief, and this task is ",
-                     quoted(cluster.task_type), "; a worker and a ps start a Server"));
+                     in_quotes(cluster.task_type), "; a worker and a ps start a Server"));
   }
   return internal::check_token(cluster.spec);
 }
@@ -199,7 +199,7 @@ class ClusterCoordinator::Impl {
   StatusOr<RemoteVariable> variable(std::string name, const HostArray& initial) {
     if (name.empty()) return absl::InvalidArgumentError("a variable needs a name");
     TESSERA_RETURN_IF_ERROR(
-        with_context(initial.validate(), absl::StrCat("variable ", quoted(name))));
+        with_context(initial.validate(), absl::StrCat("variable ", in_quotes(name))));
     VariablePlace place = {
         .name = std::move(name), .dtype = initial.dtype, .shape = initial.shape, .chief = chief_};
     TESSERA_ASSIGN_OR_RETURN(
@@ -210,7 +210,7 @@ class ClusterCoordinator::Impl {
       TESSERA_RETURN_IF_ERROR(variables_.add(&place));
     }
     const ReportedWait wait =
-        waits_->in(absl::StrCat("ClusterCoordinator::variable of ", quoted(place.name)));
+        waits_->in(absl::StrCat("ClusterCoordinator::variable of ", in_quotes(place.name)));
     const Status created = servers_->create(place, initial);
     std::lock_guard<std::mutex> lock(mutex_);
     TESSERA_RETURN_IF_ERROR(ps_lost_);
@@ -251,7 +251,7 @@ class ClusterCoordinator::Impl {
     }
     const absl::Time deadline = steady_now() + worker_wait_;
     const ReportedWait wait = waits_->in(
-        absl::StrCat("ClusterCoordinator::create_per_worker_dataset of ", quoted(function)));
+        absl::StrCat("ClusterCoordinator::create_per_worker_dataset of ", in_quotes(function)));
     while (true) {
       TESSERA_ASSIGN_OR_RETURN(std::optional<std::vector<input::TensorSpec>> spec,
                                make_on_workers(place));
@@ -262,7 +262,7 @@ class ClusterCoordinator::Impl {
         return RemoteDatasetAccess::make(std::move(place));
       }
       if (steady_now() >= deadline) {
-        return absl::UnavailableError(absl::StrCat("data set ", quoted(function),
+        return absl::UnavailableError(absl::StrCat("data set ", in_quotes(function),
                                                    ": no worker was there for ",
                                                    format_duration(worker_wait_)));
       }
@@ -311,12 +311,12 @@ class ClusterCoordinator::Impl {
             run.since,
             absl::StrCat(workers_[worker], " has been ",
                          run.has_returned ? "waiting for the parameter servers after " : "",
-                         "running function ", quoted(run.function)));
+                         "running function ", in_quotes(run.function)));
       }
       for (const auto& [place, making] : makings_) {
         activities.emplace_back(making.since,
                                 absl::StrCat(workers_[place.first], " has been making data set ",
-                                             quoted(making.dataset)));
+                                             in_quotes(making.dataset)));
       }
     }
     for (std::string& task : links_->describe_missing()) parts.push_back(std::move(task));
@@ -398,25 +398,25 @@ class ClusterCoordinator::Impl {
   Status check_arguments(absl::string_view function, absl::Span<const Argument> args) const {
     int64_t num_bytes = 0;
     for (size_t i = 0; i < args.size(); ++i) {
-      const std::string where = absl::StrCat("argument ", i, " of function ", quoted(function));
+      const std::string where = absl::StrCat("argument ", i, " of function ", in_quotes(function));
       if (const auto* const array = std::get_if<HostArray>(&args[i])) {
         TESSERA_RETURN_IF_ERROR(with_context(array->validate(), where));
         num_bytes += static_cast<int64_t>(array->bytes.size());
       } else if (const auto* const dataset = std::get_if<RemoteDataset>(&args[i])) {
         const DatasetPlace& place = RemoteDatasetAccess::place(*dataset);
         if (place.chief != chief_) {
-          return absl::InvalidArgumentError(absl::StrCat(where, ": data set ", quoted(place.name),
-                                                         " is of another ClusterCoordinator"));
+          return absl::InvalidArgumentError(absl::StrCat(
+              where, ": data set ", in_quotes(place.name), " is of another ClusterCoordinator"));
         }
       } else if (const auto& variable = std::get<RemoteVariable>(args[i]);
                  VariableAccess::place(variable).chief != chief_) {
         return absl::InvalidArgumentError(absl::StrCat(
-            where, ": variable ", quoted(variable.name()), " is of another ClusterCoordinator"));
+            where, ": variable ", in_quotes(variable.name()), " is of another ClusterCoordinator"));
       }
     }
     if (num_bytes <= internal::kMostMessageBytes) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
-        "the arguments of function ", quoted(function), " have ", format_bytes(num_bytes),
+        "the arguments of function ", in_quotes(function), " have ", format_bytes(num_bytes),
         "; the most is ", format_bytes(internal::kMostMessageBytes), ", use a variable"));
   }
   StatusOr<rpc::RunRequest> request_of(absl::string_view function,
@@ -597,9 +597,10 @@ class ClusterCoordinator::Impl {
     std::vector<HostArray> results;
     for (int i = 0; i < response.results_size(); ++i) {
       StatusOr<HostArray> array = internal::array_of(response.results(i));
-      TESSERA_RETURN_IF_ERROR(with_context(
-          array.status(), absl::StrCat("result ", i, " of function ",
-                                       quoted(it->second.request.function()), " cannot be read")));
+      TESSERA_RETURN_IF_ERROR(
+          with_context(array.status(),
+                       absl::StrCat("result ", i, " of function ",
+                                    in_quotes(it->second.request.function()), " cannot be read")));
       results.push_back(*std::move(array));
     }
     it->second.value->set_results(std::move(results));

@@ -50,8 +50,8 @@ StatusOr<std::optional<DatasetAnswers::Spec>> DatasetAnswers::wait() {
     merged = merge_specs(before, *spec);
     if (!merged.has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("data set ", quoted(dataset_), " has batches of ", text_of(before), " on ",
-                       first, ", and of ", text_of(*spec), " on ", worker,
+          absl::StrCat("data set ", in_quotes(dataset_), " has batches of ", text_of(before),
+                       " on ", first, ", and of ", text_of(*spec), " on ", worker,
                        "; make elements of the same dtypes and ranks on all"));
     }
     if (first.empty() && !spec->empty()) first = worker;

@@ -21,11 +21,11 @@ Status add_to(Registered<Fn>* registered, absl::string_view what, std::string na
   }
   if (!fn) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, " ", quoted(name), " is empty; give a function that can be called"));
+        absl::StrCat(what, " ", in_quotes(name), " is empty; give a function that can be called"));
   }
   const auto [it, is_new] = registered->try_emplace(std::move(name), std::move(fn));
   if (is_new) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat(what, " ", quoted(it->first),
+  return absl::AlreadyExistsError(absl::StrCat(what, " ", in_quotes(it->first),
                                                " is in the registry; give each a name of its own"));
 }
 

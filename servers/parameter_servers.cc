@@ -127,7 +127,7 @@ Status ParameterServers::create(const VariablePlace& place, const HostArray& ini
 StatusOr<TensorBytes> ParameterServers::read(const VariablePlace& place) {
   if (place.chief != chief_) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "variable ", quoted(place.name), " is of another coordinator; pass the one of this"));
+        "variable ", in_quotes(place.name), " is of another coordinator; pass the one of this"));
   }
   std::vector<grpc::ByteBuffer> requests;
   for (size_t shard = 0; shard < place.ps.size(); ++shard) {
@@ -153,7 +153,7 @@ StatusOr<std::vector<int>> ParameterServers::stage(const RunKey& run,
     const VariablePlace& place = VariableAccess::place(push.variable);
     if (place.chief != chief_) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "variable ", quoted(place.name), " is of another coordinator; pass the one of this"));
+          "variable ", in_quotes(place.name), " is of another coordinator; pass the one of this"));
     }
     const std::byte* data = push.value.data;
     for (size_t shard = 0; shard < place.ps.size(); ++shard) {

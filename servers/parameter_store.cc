@@ -14,7 +14,8 @@
 namespace tessera::distribute::internal {
 
 Status ParameterStore::create(int variable, int shard, const std::string& name, HostArray value) {
-  TESSERA_RETURN_IF_ERROR(with_context(value.validate(), absl::StrCat("variable ", quoted(name))));
+  TESSERA_RETURN_IF_ERROR(
+      with_context(value.validate(), absl::StrCat("variable ", in_quotes(name))));
   std::unique_lock<std::shared_mutex> lock(mutex_);
   // A repeated call: pushes may have changed the value since the first.
   if (shards_.count({variable, shard}) > 0) return absl::OkStatus();

@@ -20,9 +20,10 @@ bool contains(absl::Span<const std::string> names, absl::string_view name) {
 Status check_name(absl::string_view what, absl::string_view name,
                   absl::Span<const std::string> names) {
   if (contains(names, name)) return absl::OkStatus();
-  const std::string all = absl::StrJoin(
-      names, ", ", [](std::string* out, const std::string& n) { absl::StrAppend(out, quoted(n)); });
-  return absl::NotFoundError(absl::StrCat(what, " ", quoted(name),
+  const std::string all = absl::StrJoin(names, ", ", [](std::string* out, const std::string& n) {
+    absl::StrAppend(out, in_quotes(n));
+  });
+  return absl::NotFoundError(absl::StrCat(what, " ", in_quotes(name),
                                           " is not in the registry of the workers, which has ",
                                           names.empty() ? "none" : all));
 }
@@ -33,7 +34,7 @@ Status check_lacks_nothing(absl::string_view what, const std::string& worker,
   for (const std::string& name : names) {
     if (contains(its_names, name)) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("the registry of ", worker, " lacks ", what, " ", quoted(name),
+        absl::StrCat("the registry of ", worker, " lacks ", what, " ", in_quotes(name),
                      ", which that of ", other, " has; build the same registry in all workers"));
   }
   return absl::OkStatus();

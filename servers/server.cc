@@ -298,7 +298,7 @@ class Server::Impl {
     TESSERA_RETURN_IF_ERROR(check_chief(head.chief()));
     StatusOr<HostArray> value = internal::array_of(head, data);
     TESSERA_RETURN_IF_ERROR(
-        with_context(value.status(), absl::StrCat("variable ", quoted(head.name()))));
+        with_context(value.status(), absl::StrCat("variable ", in_quotes(head.name()))));
     return store_.create(head.variable(), head.shard(), head.name(), *std::move(value));
   }
   Status read(const grpc::ByteBuffer& request, TensorBytes* data) {
@@ -403,15 +403,15 @@ StatusOr<Server> Server::start(const cluster::Cluster& cluster, FunctionRegistry
                                const ServerOptions& options, absl::Duration wait_report_unit) {
   if (cluster.task_type != "worker" && cluster.task_type != "ps") {
     return absl::InvalidArgumentError(
-        absl::StrCat("a Server is a worker or a ps, and this task is ", quoted(cluster.task_type),
-                     "; a chief makes a ClusterCoordinator"));
+        absl::StrCat("a Server is a worker or a ps, and this task is ",
+                     in_quotes(cluster.task_type), "; a chief makes a ClusterCoordinator"));
   }
   const int task = cluster.task_id.value_or(-1);
   TESSERA_ASSIGN_OR_RETURN(const std::string address,
                            cluster.spec.task_address(cluster.task_type, task));
   if (!parse_address(address, 0).has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("the address of ", cluster.task_type, " ", task,
-                                                   " is ", quoted(address),
+                                                   " is ", in_quotes(address),
                                                    "; it must be HOST:PORT"));
   }
   TESSERA_RETURN_IF_ERROR(internal::check_token(cluster.spec));

@@ -46,12 +46,12 @@ class ValueState {
     std::unique_lock<std::mutex> lock(mutex_);
     if (is_over_) return status_;
     const ReportedWait wait =
-        waits_->in(absl::StrCat("RemoteValue::await of function ", quoted(function_)));
+        waits_->in(absl::StrCat("RemoteValue::await of function ", in_quotes(function_)));
     if (!changed_.wait_until(lock, to_chrono_steady(steady_now() + timeout),
                              [this] { return is_over_; })) {
-      return absl::DeadlineExceededError(
-          not_in_time(absl::StrCat("the closure of function ", quoted(function_), " is not over"),
-                      timeout, "after"));
+      return absl::DeadlineExceededError(not_in_time(
+          absl::StrCat("the closure of function ", in_quotes(function_), " is not over"), timeout,
+          "after"));
     }
     return status_;
   }

@@ -15,13 +15,13 @@ Status VariableTable::add(VariablePlace* place) {
   for (int shard = 0; shard < static_cast<int>(place->rows.size()); ++shard) {
     if (place->shard_bytes(shard) <= kMostMessageBytes) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("variable ", quoted(place->name), " has a shard of ",
+        absl::StrCat("variable ", in_quotes(place->name), " has a shard of ",
                      format_bytes(place->shard_bytes(shard)), "; the most is ",
                      format_bytes(kMostMessageBytes), ", use a partitioner such as max_size"));
   }
   if (!names_.insert(place->name).second) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("variable ", quoted(place->name), " is there; give each a name of its own"));
+    return absl::AlreadyExistsError(absl::StrCat("variable ", in_quotes(place->name),
+                                                 " is there; give each a name of its own"));
   }
   place->number = num_variables_++;
   for (size_t shard = 0; shard < place->rows.size(); ++shard) {
@@ -35,7 +35,7 @@ Status VariableTable::add(VariablePlace* place) {
 
 std::string VariableTable::names_on(int ps) const {
   return absl::StrJoin(names_on_[ps], ", ", [](std::string* out, const std::string& name) {
-    absl::StrAppend(out, quoted(name));
+    absl::StrAppend(out, in_quotes(name));
   });
 }
 

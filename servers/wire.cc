@@ -112,8 +112,8 @@ StatusOr<DatasetPlace> dataset_of(const rpc::Dataset& message, uint64_t chief) {
                         .number = message.number(),
                         .num_workers = message.num_workers()};
   if (place.num_workers < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("data set ", quoted(place.name), " is dealt to ",
-                                                   place.num_workers, " workers"));
+    return absl::InvalidArgumentError(absl::StrCat("data set ", in_quotes(place.name),
+                                                   " is dealt to ", place.num_workers, " workers"));
   }
   TESSERA_ASSIGN_OR_RETURN(place.spec, spec_of(message.spec()));
   return place;
@@ -160,7 +160,7 @@ StatusOr<Argument> argument_of(const rpc::Argument& message, uint64_t chief, int
                          .rows = {variable.rows().begin(), variable.rows().end()},
                          .ps = {variable.ps().begin(), variable.ps().end()}};
   TESSERA_RETURN_IF_ERROR(
-      with_context(check_place(place, num_ps), absl::StrCat("variable ", quoted(place.name))));
+      with_context(check_place(place, num_ps), absl::StrCat("variable ", in_quotes(place.name))));
   return Argument(VariableAccess::make(std::move(place)));
 }
 

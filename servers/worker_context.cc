@@ -37,7 +37,7 @@ DTensor WorkerContext::pull(const RemoteVariable& variable) {
 
 Status WorkerContext::push_add(const RemoteVariable& variable, const DTensor& delta) {
   TESSERA_RETURN_IF_ERROR(with_context(validate_reduction(ReduceOp::kSum, variable.dtype()),
-                                       absl::StrCat("push_add to ", quoted(variable.name()))));
+                                       absl::StrCat("push_add to ", in_quotes(variable.name()))));
   return add_push(PushKind::kAdd, variable, delta);
 }
 
@@ -50,10 +50,10 @@ Status WorkerContext::add_push(PushKind kind, const RemoteVariable& variable,
   TESSERA_RETURN_IF_ERROR(value.status());
   if (value.dtype() != variable.dtype() || value.shape() != variable.shape()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(kind == PushKind::kAdd ? "push_add" : "push", " to ", quoted(variable.name()),
-                     ", which is ", dtype_name(variable.dtype()), " of shape ",
-                     shape_to_string(variable.shape()), ": got ", dtype_name(value.dtype()),
-                     " of shape ", shape_to_string(value.shape())));
+        absl::StrCat(kind == PushKind::kAdd ? "push_add" : "push", " to ",
+                     in_quotes(variable.name()), ", which is ", dtype_name(variable.dtype()),
+                     " of shape ", shape_to_string(variable.shape()), ": got ",
+                     dtype_name(value.dtype()), " of shape ", shape_to_string(value.shape())));
   }
   TESSERA_ASSIGN_OR_RETURN(tessera::internal::RawShard whole,
                            tessera::internal::to_host_raw(value));

@@ -19,7 +19,7 @@ namespace tessera::distribute::internal {
 namespace {
 
 std::string text_of(const DatasetPlace& place) {
-  return absl::StrCat("data set ", quoted(place.name));
+  return absl::StrCat("data set ", in_quotes(place.name));
 }
 
 std::vector<int64_t> all_rows(int64_t size) {

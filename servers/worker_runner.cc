@@ -178,7 +178,7 @@ void WorkerRunner::serve_dataset(std::unique_lock<std::mutex>& lock) {
   const Making making = std::move(makings_.front());
   makings_.pop_front();
   const rpc::Dataset& message = making.request.dataset();
-  running_ = absl::StrCat("the function of data set ", quoted(message.name()));
+  running_ = absl::StrCat("the function of data set ", in_quotes(message.name()));
   lock.unlock();
   StatusOr<std::vector<input::TensorSpec>> spec = std::vector<input::TensorSpec>();
   const StatusOr<DatasetPlace> place = dataset_of(message, making.request.caller().chief());
@@ -199,7 +199,7 @@ void WorkerRunner::serve_dataset(std::unique_lock<std::mutex>& lock) {
 void WorkerRunner::serve_run(std::unique_lock<std::mutex>& lock) {
   const rpc::RunRequest request = *std::exchange(request_, std::nullopt);
   const std::shared_ptr<ParameterServers> servers = servers_;
-  running_ = absl::StrCat("function ", quoted(request.function()));
+  running_ = absl::StrCat("function ", in_quotes(request.function()));
   lock.unlock();
   rpc::RunResponse response = run_function(request, *servers);
   lock.lock();
@@ -225,11 +225,11 @@ Status WorkerRunner::call(const rpc::RunRequest& request, ParameterServers& serv
                           rpc::RunResponse* response) {
   const FunctionRegistry::Function* const function = functions_.find(request.function());
   if (function == nullptr) {
-    return absl::NotFoundError(absl::StrCat("function ", quoted(request.function()),
+    return absl::NotFoundError(absl::StrCat("function ", in_quotes(request.function()),
                                             " is not in the registry of worker ", worker_, ": ",
                                             absl::StrJoin(functions_.names(), ", ")));
   }
-  const std::string where = absl::StrCat("function ", quoted(request.function()));
+  const std::string where = absl::StrCat("function ", in_quotes(request.function()));
   const uint64_t chief = request.caller().chief();
   std::vector<Argument> arguments;
   datasets_.begin_run(chief);

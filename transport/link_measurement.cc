@@ -209,7 +209,7 @@ StatusOr<std::vector<NetworkCost>> parse_costs(absl::string_view text) {
     if (numbers.size() != 2 || !absl::SimpleAtoi(numbers[0], &nanoseconds) ||
         !absl::SimpleAtoi(numbers[1], &rate)) {
       return absl::InternalError(absl::StrCat(
-          quoted(text), " is not a measurement of a network, such as 31000:117000000"));
+          in_quotes(text), " is not a measurement of a network, such as 31000:117000000"));
     }
     result.push_back({static_cast<double>(nanoseconds) * 1e-9, static_cast<double>(rate)});
   }

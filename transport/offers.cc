@@ -22,9 +22,9 @@ StatusOr<std::string> take_offer(const Coordinator& coordinator, const std::stri
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
   if (parts.first == engine) return parts.second;
   return absl::InvalidArgumentError(
-      absl::StrCat("client ", coordinator.client_id(), " has ", quoted(engine), " between hosts, ",
-                   coordinator.members()[client].to_string(), " has ", quoted(parts.first),
-                   "; give all clients of a job one backend"));
+      absl::StrCat("client ", coordinator.client_id(), " has ", in_quotes(engine),
+                   " between hosts, ", coordinator.members()[client].to_string(), " has ",
+                   in_quotes(parts.first), "; give all clients of a job one backend"));
 }
 
 // Client 0 has left a text at the coordinator that is not a list of the addresses of all clients.
@@ -33,7 +33,7 @@ Status unreadable(const Coordinator& coordinator, const std::string& text) {
       absl::StrCat("the addresses of all clients for messages between hosts, which ",
                    coordinator.members()[0].to_string(), " gave to ",
                    coordinator.members()[coordinator.client_id()].to_string(),
-                   ", cannot be read: ", quoted(text), "; ", kOneBuildAdvice));
+                   ", cannot be read: ", in_quotes(text), "; ", kOneBuildAdvice));
 }
 
 // The texts that the clients give, by client.

@@ -117,7 +117,7 @@ TEST(UnreadableOffersTest, AreNamedWithTheirClientAndWhatToDo) {
                                  "client 0 ("),
                        HasSubstr(" gave to client 1 ("),
                        HasSubstr(absl::StrCat(
-                           "), cannot be read: ", quoted(text),
+                           "), cannot be read: ", in_quotes(text),
                            "; build all programs of a job from one Tessera; where they are, "
                            "report this as a bug of Tessera")))));
   }

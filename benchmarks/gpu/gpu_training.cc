@@ -30,7 +30,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "benchmarks/training.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace tessera::bench {
 namespace {

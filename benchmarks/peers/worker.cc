@@ -44,7 +44,7 @@ int64_t stride_of(int64_t count, bool full) {
 }
 
 // A JSON string: quotes and control characters of a message must not end it.
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
   std::string result = "\"";
   for (char c : text) {
     if (c == '"' || c == '\\') result += '\\';
@@ -130,7 +130,7 @@ int serve(Contestant& contestant, const std::string& prefix) {
   }
   // The first collective of the job. The job has started when it returns.
   const std::string first = contestant.barrier();
-  std::fprintf(out, "{\"ready\": %.9f, \"error\": %s}\n", now_seconds(), quoted(first).c_str());
+  std::fprintf(out, "{\"ready\": %.9f, \"error\": %s}\n", now_seconds(), in_quotes(first).c_str());
   std::fflush(out);
   char* line = nullptr;
   size_t capacity = 0;
@@ -158,7 +158,7 @@ int serve(Contestant& contestant, const std::string& prefix) {
     if (times.value.has_value() && std::isfinite(*times.value)) {
       std::fprintf(out, "\"value\": %.9g, ", *times.value);
     }
-    std::fprintf(out, "\"error\": %s}\n", quoted(error).c_str());
+    std::fprintf(out, "\"error\": %s}\n", in_quotes(error).c_str());
     std::fflush(out);
   }
   std::free(line);

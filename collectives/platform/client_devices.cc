@@ -55,7 +55,7 @@ StatusOr<std::string> interface_of(const Coordinator& coordinator, const std::ve
         asked.empty() ? absl::StrCat("the address of the coordinator leads to ", route,
                                      " here: see /etc/hosts, and give the coordinator a name or an "
                                      "address that other hosts reach")
-                      : absl::StrCat("TESSERA_INTERFACE is ", quoted(asked)),
+                      : absl::StrCat("TESSERA_INTERFACE is ", in_quotes(asked)),
         "; this host has ", describe_interfaces(interfaces)));
   }
   return chosen.name;

@@ -18,7 +18,7 @@ Status decode_status(absl::string_view text) {
   int code = 0;
   if (colon == text.npos || !absl::SimpleAtoi(text.substr(0, colon), &code)) {
     return absl::InternalError(
-        absl::StrCat("an error that another client has reported cannot be read: ", quoted(text),
+        absl::StrCat("an error that another client has reported cannot be read: ", in_quotes(text),
                      "; ", kOneBuildAdvice));
   }
   return Status(static_cast<absl::StatusCode>(code), text.substr(colon + 1));

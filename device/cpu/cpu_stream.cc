@@ -52,7 +52,7 @@ Status CpuStream::stop_by(absl::Time deadline) {
   wake_worker();
   if (const auto task = task_here()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("a stream cannot wait for its end in its own task ", quoted(*task)));
+        absl::StrCat("a stream cannot wait for its end in its own task ", in_quotes(*task)));
   }
   std::unique_lock<std::mutex> lock(mutex_);
   const auto has_ended = [this] { return has_worker_ended_; };

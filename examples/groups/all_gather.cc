@@ -12,7 +12,7 @@
 //   client 3: 0 1 4 9
 #include <cstdio>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <numeric>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

@@ -13,7 +13,7 @@
 #include <cstdio>
 
 #include "absl/time/time.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

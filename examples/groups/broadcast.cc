@@ -11,7 +11,7 @@
 //   client 3: 3 4
 #include <cstdio>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

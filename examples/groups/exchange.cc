@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

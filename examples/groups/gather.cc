@@ -8,7 +8,7 @@
 //   client 0: 0 1 4 9
 #include <cstdio>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

@@ -16,7 +16,7 @@
 #include <cstdio>
 #include <string>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

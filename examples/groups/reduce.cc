@@ -10,7 +10,7 @@
 //   client 0: the maximum is 4
 #include <cstdio>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

@@ -12,7 +12,7 @@
 #include <cstdio>
 #include <numeric>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

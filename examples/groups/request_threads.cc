@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

@@ -10,7 +10,7 @@
 //   client 1 has 1
 #include <cstdio>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

@@ -11,7 +11,7 @@
 #include <cstdio>
 
 #include "absl/time/time.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

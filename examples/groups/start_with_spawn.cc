@@ -12,7 +12,7 @@
 //   client 3 of 4, device 3
 #include <cstdio>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 using namespace tessera;
 

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <string>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

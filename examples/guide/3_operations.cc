@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

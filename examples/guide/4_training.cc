@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

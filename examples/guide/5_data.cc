@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

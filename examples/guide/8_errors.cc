@@ -6,7 +6,7 @@
 #include <iostream>
 
 #include "absl/time/time.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <iostream>
 
-#include "tessera.h"
 #include "tessera/mpi.h"
+#include "tessera/tessera.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 //   bazel run //examples/guide:strategies
 #include <iostream>
 
-#include "tessera.h"
+#include "tessera/tessera.h"
 
 namespace {
 

@@ -34,21 +34,21 @@ Status check_address(const std::string& task, const std::string& text, int least
   if (parse_address(text, least_port).has_value()) return absl::OkStatus();
   const bool is_port_0 = parse_address(text, 0).has_value();
   return absl::InvalidArgumentError(absl::StrCat(
-      task, " has the address ", quoted(text), is_port_0 ? " with port 0" : "",
+      task, " has the address ", in_quotes(text), is_port_0 ? " with port 0" : "",
       "; it must be HOST:PORT, with a port from ", least_port, " to 65535, as in host-a:4000"));
 }
 
 Status check_job(const std::string& job, const Tasks& tasks) {
   if (std::find(std::begin(kJobs), std::end(kJobs), job) == std::end(kJobs)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("job ", quoted(job), " is unknown; jobs are ", known_jobs()));
+        absl::StrCat("job ", in_quotes(job), " is unknown; jobs are ", known_jobs()));
   }
   if (tasks.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("job ", quoted(job), " has no tasks; give it addresses, or leave it out"));
+        absl::StrCat("job ", in_quotes(job), " has no tasks; give it addresses, or leave it out"));
   }
   if (tasks.size() > 1 && (job == "chief" || job == kEvaluator)) {
-    return absl::InvalidArgumentError(absl::StrCat("job ", quoted(job), " has ", tasks.size(),
+    return absl::InvalidArgumentError(absl::StrCat("job ", in_quotes(job), " has ", tasks.size(),
                                                    " tasks; a cluster has at most one ", job));
   }
   return absl::OkStatus();
@@ -163,9 +163,9 @@ StatusOr<Membership> membership_of(const Cluster& cluster) {
   }
   if (cluster.num_clients == 1) return Membership();
   if (!parse_address(cluster.coordinator).has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("the coordinator of ", cluster.num_clients,
-                                                   " clients is at ", quoted(cluster.coordinator),
-                                                   "; it must be HOST:PORT of client 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the coordinator of ", cluster.num_clients, " clients is at ",
+                     in_quotes(cluster.coordinator), "; it must be HOST:PORT of client 0"));
   }
   return Membership{cluster.coordinator, cluster.client_id, cluster.num_clients};
 }
@@ -191,14 +191,14 @@ StatusOr<std::string> ClusterSpec::task_address(absl::string_view job, int task)
   const auto it = jobs.find(std::string(job));
   if (it == jobs.end() || it->second.empty()) {
     return absl::NotFoundError(
-        absl::StrCat("the cluster has no tasks of job ", quoted(job), "; ", job_names(*this)));
+        absl::StrCat("the cluster has no tasks of job ", in_quotes(job), "; ", job_names(*this)));
   }
   const auto address = it->second.find(task);
   if (address != it->second.end()) return address->second;
   const int first = it->second.begin()->first;
   const int last = it->second.rbegin()->first;
   return absl::OutOfRangeError(
-      absl::StrCat("job ", quoted(job), " has no task ", task, "; its tasks are ",
+      absl::StrCat("job ", in_quotes(job), " has no task ", task, "; its tasks are ",
                    is_complete(it->second) ? "" : "some of ", first, " to ", last));
 }
 
@@ -229,7 +229,7 @@ StatusOr<Cluster> union_of(absl::Span<const Cluster> clusters) {
   if (clusters.size() == 1) return first;
   if (!first.task_id.has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("union_of: the first cluster, of ", quoted(first.source),
+        absl::StrCat("union_of: the first cluster, of ", in_quotes(first.source),
                      ", has no task; begin with one that says which task this process is"));
   }
   ClusterSpec spec;

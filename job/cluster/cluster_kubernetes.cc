@@ -53,7 +53,7 @@ bool is_before(absl::string_view a, absl::string_view b) {
 // The addresses of the pods of one selector, in the order of their names.
 StatusOr<std::vector<std::string>> addresses_of(absl::string_view selector, const PodLister& list,
                                                 int port) {
-  const std::string context = absl::StrCat("pods of selector ", quoted(selector));
+  const std::string context = absl::StrCat("pods of selector ", in_quotes(selector));
   StatusOr<std::vector<KubernetesPod>> pods = list(selector);
   if (!pods.ok()) return with_context(pods.status(), context);
   if (pods->empty()) {
@@ -66,11 +66,11 @@ StatusOr<std::vector<std::string>> addresses_of(absl::string_view selector, cons
   std::vector<std::string> addresses;
   for (const KubernetesPod& pod : *pods) {
     if (pod.phase != "Running") {
-      return absl::UnavailableError(absl::StrCat(context, ": pod ", quoted(pod.name), " is ",
+      return absl::UnavailableError(absl::StrCat(context, ": pod ", in_quotes(pod.name), " is ",
                                                  pod.phase, ", not Running; try again later"));
     }
     if (pod.pod_ip.empty()) {
-      return absl::UnavailableError(absl::StrCat(context, ": pod ", quoted(pod.name),
+      return absl::UnavailableError(absl::StrCat(context, ": pod ", in_quotes(pod.name),
                                                  " has no address yet; try again later"));
     }
     addresses.push_back(join_address(pod.pod_ip, port));

@@ -41,7 +41,7 @@ StatusOr<Cluster> read_launcher(const LaunchForm& form, const char* command,
   if (!client.coordinator.empty() && !parse_address(client.coordinator).has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat(given == nullptr ? form.address : "TESSERA_COORDINATOR",
-                     " gives the coordinator's address ", quoted(client.coordinator),
+                     " gives the coordinator's address ", in_quotes(client.coordinator),
                      "; it must be HOST:PORT, as in host-a:4000"));
   }
   Cluster cluster;
@@ -72,7 +72,7 @@ StatusOr<Cluster> pmix(const EnvironmentLookup& lookup) {
   const char* const rank = lookup(kPmixForm.client_id);
   if (rank != nullptr && !read_number("", rank, 0, kMostClients - 1).ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        kPmixForm.client_id, " is ", quoted(rank),
+        kPmixForm.client_id, " is ", in_quotes(rank),
         ", which is not a rank; it must be a whole number from 0 to the number of clients - 1"));
   }
   if (rank != nullptr && !is_set(lookup, kPmixForm.num_clients)) {

@@ -54,20 +54,20 @@ StatusOr<Nodes> read_nodes(const EnvironmentLookup& lookup, int num_tasks) {
   StatusOr<std::vector<int>> counts = expand_tasks_per_node(tasks);
   if (!counts.ok()) return with_context(counts.status(), kCounts);
   if (names->size() != counts->size()) {
-    return refuse(absl::StrCat(kNodes, " ", quoted(list), " has ", names->size(), " nodes, ",
-                               kCounts, " ", quoted(tasks), " has ", counts->size(),
+    return refuse(absl::StrCat(kNodes, " ", in_quotes(list), " has ", names->size(), " nodes, ",
+                               kCounts, " ", in_quotes(tasks), " has ", counts->size(),
                                " counts; srun sets both for one step"));
   }
   std::set<absl::string_view> known;
   for (const std::string& name : *names) {
     if (known.insert(name).second) continue;
-    return refuse(absl::StrCat(kNodes, " ", quoted(list), " names node ", quoted(name),
+    return refuse(absl::StrCat(kNodes, " ", in_quotes(list), " names node ", in_quotes(name),
                                " twice; srun names each node of a step once"));
   }
   const int64_t places = std::accumulate(counts->begin(), counts->end(), int64_t{0});
   if (places != num_tasks) {
     return refuse(absl::StrCat("SLURM_STEP_NUM_TASKS is ", num_tasks, ", but ", kCounts, " ",
-                               quoted(tasks), " has places for ", places, " tasks"));
+                               in_quotes(tasks), " has places for ", places, " tasks"));
   }
   return Nodes{*std::move(names), *std::move(counts)};
 }
@@ -86,7 +86,7 @@ StatusOr<std::optional<int>> read_plane_size(const EnvironmentLookup& lookup) {
   if (kind == "cyclic") return 1;
   if (kind == "arbitrary") return std::nullopt;
   if (kind != "plane") {
-    return refuse(absl::StrCat(kDistribution, " is ", quoted(text),
+    return refuse(absl::StrCat(kDistribution, " is ", in_quotes(text),
                                "; it must be block, cyclic, plane or arbitrary"));
   }
   TESSERA_ASSIGN_OR_RETURN(const char* const size,
@@ -123,7 +123,7 @@ StatusOr<uint64_t> read_id(const EnvironmentLookup& lookup, const char* name) {
   const char* const text = lookup(name);
   uint64_t id;
   if (text != nullptr && absl::SimpleAtoi(text, &id)) return id;
-  return refuse(absl::StrCat(name, " is ", text == nullptr ? "not set" : quoted(text),
+  return refuse(absl::StrCat(name, " is ", text == nullptr ? "not set" : in_quotes(text),
                              "; it must be a whole number, from which the ports are made; set it, "
                              "or SlurmOptions::port_base"));
 }
@@ -169,7 +169,7 @@ StatusOr<std::vector<Task>> name_tasks(std::map<std::string, int> jobs, int num_
   int64_t sum = 0;
   for (const auto& [job, count] : jobs) {
     if (count < 1) {
-      return refuse(absl::StrCat("jobs gives ", count, " tasks to ", quoted(job),
+      return refuse(absl::StrCat("jobs gives ", count, " tasks to ", in_quotes(job),
                                  "; give it 1 or more, or leave it out"));
     }
     sum += count;
@@ -188,7 +188,7 @@ StatusOr<std::vector<Task>> name_tasks(std::map<std::string, int> jobs, int num_
   }
   if (jobs.empty()) return tasks;
   return refuse(
-      absl::StrCat("jobs names ", quoted(jobs.begin()->first), "; jobs are ", known_jobs()));
+      absl::StrCat("jobs names ", in_quotes(jobs.begin()->first), "; jobs are ", known_jobs()));
 }
 
 }  // namespace

@@ -46,11 +46,11 @@ Status expand_range(absl::string_view range, std::vector<std::string>* numbers) 
   const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
   const bool has_letters = std::any_of(range.begin(), range.end(), absl::ascii_isalpha);
   if (has_letters) {
-    return bad_list(absl::StrCat("has a range of no numbers, ", quoted(range),
+    return bad_list(absl::StrCat("has a range of no numbers, ", in_quotes(range),
                                  "; give numbers, as in n[1-3,7]"));
   }
   if (ends.size() > 2 || !is_number(ends.front()) || !is_number(ends.back())) {
-    return bad_list(absl::StrCat("has ", quoted(range),
+    return bad_list(absl::StrCat("has ", in_quotes(range),
                                  ", which is not a range; give numbers, as in n[1-3,7]"));
   }
   uint64_t first;
@@ -58,7 +58,7 @@ Status expand_range(absl::string_view range, std::vector<std::string>* numbers) 
   if (!absl::SimpleAtoi(ends.front(), &first)) return too_many(ends.front());
   if (!absl::SimpleAtoi(ends.back(), &last)) return too_many(ends.back());
   if (last < first) {
-    return bad_list(absl::StrCat("has the range ", quoted(range),
+    return bad_list(absl::StrCat("has the range ", in_quotes(range),
                                  ", which runs backwards; give the lower number first"));
   }
   if (last - first >= kMostNodes - numbers->size()) return too_many(ends.back());
@@ -79,7 +79,7 @@ StatusOr<std::vector<Part>> parse_name(absl::string_view name) {
     Part part = {std::string(name.substr(0, open)), {}};
     if (open == name.size()) {
       if (!parts.empty()) {
-        return bad_list(absl::StrCat("has the text ", quoted(name),
+        return bad_list(absl::StrCat("has the text ", in_quotes(name),
                                      " after a range; a name with ranges ends in one"));
       }
       parts.push_back(std::move(part));
@@ -165,7 +165,7 @@ Status append_counts(absl::string_view part, std::vector<int>* counts) {
   const absl::string_view tasks = part.substr(0, open);
   int number;
   if (!is_number(tasks) || !absl::SimpleAtoi(tasks, &number)) {
-    return bad_list(absl::StrCat("has ", quoted(part), ", where ", quoted(tasks),
+    return bad_list(absl::StrCat("has ", in_quotes(part), ", where ", in_quotes(tasks),
                                  " is not a number; give tasks of a node, as in 2(x3)"));
   }
   if (number < 1 || number > kMostClients) {
@@ -177,11 +177,11 @@ Status append_counts(absl::string_view part, std::vector<int>* counts) {
   if (!times.empty()) {
     const bool is_counted = absl::ConsumePrefix(&times, "(x") && absl::ConsumeSuffix(&times, ")");
     if (!is_counted || !is_number(times) || !absl::SimpleAtoi(times, &nodes)) {
-      return bad_list(absl::StrCat("has ", quoted(part.substr(open)), " after ", number,
+      return bad_list(absl::StrCat("has ", in_quotes(part.substr(open)), " after ", number,
                                    "; give the count of nodes once, as in 2(x3)"));
     }
     if (nodes < 1)
-      return bad_list(absl::StrCat("has ", quoted(part), ", which stands for no node; drop it"));
+      return bad_list(absl::StrCat("has ", in_quotes(part), ", which stands for no node; drop it"));
   }
   if (static_cast<uint64_t>(nodes) > kMostNodes - counts->size()) return too_many(times);
   counts->insert(counts->end(), static_cast<size_t>(nodes), number);
@@ -201,7 +201,7 @@ StatusOr<std::vector<int>> expand_counts(absl::string_view text) {
 // "node list "n[3-1]" has ...".
 Status with_subject(const Status& status, absl::string_view subject, absl::string_view text) {
   return absl::InvalidArgumentError(
-      absl::StrCat(subject, " ", quoted(text), " ", status.message()));
+      absl::StrCat(subject, " ", in_quotes(text), " ", status.message()));
 }
 
 }  // namespace

@@ -311,11 +311,12 @@ StatusOr<std::unique_ptr<Coordinator>> connect_coordinator(const CoordinatorOpti
   }
   if (!parse_address(options.address).has_value()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the coordinator's address is ", quoted(options.address),
+        absl::StrCat("the coordinator's address is ", in_quotes(options.address),
                      "; it must be HOST:PORT, as in host-a:4000, the same on all clients"));
   }
   if (!options.relay.empty() && !parse_address(options.relay).has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat("the relay's address is ", quoted(options.relay),
+    return absl::InvalidArgumentError(absl::StrCat("the relay's address is ",
+                                                   in_quotes(options.relay),
                                                    "; it must be HOST:PORT of this host"));
   }
   auto coordinator = std::make_unique<GrpcCoordinator>(options);

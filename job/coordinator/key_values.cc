@@ -34,13 +34,14 @@ Status KeyValues::put(absl::string_view key, absl::string_view value) {
   if (known != values_.end()) {
     if (known->second == value) return absl::OkStatus();
     return absl::AlreadyExistsError(
-        absl::StrCat("key ", quoted(key), " has another value already; use a new key"));
+        absl::StrCat("key ", in_quotes(key), " has another value already; use a new key"));
   }
   const auto num_bytes = static_cast<int64_t>(key.size() + value.size());
   if (num_bytes > kMostBytes - value_bytes_) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "key ", quoted(key.substr(0, 100)), " needs ", num_bytes, " bytes; the coordinator holds ",
-        value_bytes_, " of at most ", kMostBytes, "; use fewer and smaller values"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("key ", in_quotes(key.substr(0, 100)), " needs ", num_bytes,
+                     " bytes; the coordinator holds ", value_bytes_, " of at most ", kMostBytes,
+                     "; use fewer and smaller values"));
   }
   value_bytes_ += num_bytes;
   values_.emplace(key, value);
@@ -89,7 +90,7 @@ void KeyValues::get_proposal(int client, absl::string_view series, uint32_t numb
   const std::string key = key_of_proposal(series, number);
   if (proposals_.is_forgotten(series, number)) {
     return answer(found, absl::NotFoundError(absl::StrCat(
-                             quoted(key), " is forgotten: ", Proposals::kMostOfSeries,
+                             in_quotes(key), " is forgotten: ", Proposals::kMostOfSeries,
                              " later ones are known; see why this client is so far behind the "
                              "others")));
   }
@@ -101,7 +102,7 @@ void KeyValues::wait_for(int client, const std::string& key, int setter, absl::T
   const auto num_clients = static_cast<int>(awaited_by_.size());
   if (setter < 0 || setter >= num_clients) {
     return answer(found, absl::InvalidArgumentError(absl::StrCat(
-                             "key ", quoted(key), " would be set by client ", setter,
+                             "key ", in_quotes(key), " would be set by client ", setter,
                              "; the job has ", num_clients, " clients, 0 to ", num_clients - 1)));
   }
   const auto gone = gone_.find(setter);
@@ -115,7 +116,7 @@ void KeyValues::wait_for(int client, const std::string& key, int setter, absl::T
   const uint64_t number = ++last_waiter_;
   const auto expiry = deadlines_.add(deadline, [this, number, key] {
     finish(number, absl::DeadlineExceededError(
-                       absl::StrCat("key ", quoted(key),
+                       absl::StrCat("key ", in_quotes(key),
                                     " was not set in time; see whether the client that "
                                     "sets it has reached that call")));
   });

@@ -82,7 +82,8 @@ StatusOr<std::unique_ptr<Listener>> Listener::listen(const std::string& address,
                                                      const Options& options) {
   const std::optional<Address> parts = parse_address(address, 0);
   if (!parts.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(options.name, "'s address is ", quoted(address),
+    return absl::InvalidArgumentError(absl::StrCat(options.name, "'s address is ",
+                                                   in_quotes(address),
                                                    "; it must be HOST:PORT, as in host-a:4000"));
   }
   const auto cannot = [&](absl::string_view why) {

@@ -23,8 +23,8 @@ Status check_job(const Registrations::Registration& registration, const std::str
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(registration.member.to_string(), " belongs to job ", quoted(registration.job),
-                   ", and the coordinator at ", address, " serves job ", quoted(job),
+      absl::StrCat(registration.member.to_string(), " belongs to job ", in_quotes(registration.job),
+                   ", and the coordinator at ", address, " serves job ", in_quotes(job),
                    "; give each job an address of its own"));
 }
 

@@ -18,7 +18,7 @@ Status read_time(const EnvironmentLookup& lookup, const char* name, absl::Durati
   absl::Duration value;
   if (!absl::ParseDuration(text, &value) || value < least || value > most) {
     return absl::InvalidArgumentError(absl::StrCat(
-        name, " is ", quoted(text), "; it must be a time ", range, ", as in 500ms, 30s or 10m"));
+        name, " is ", in_quotes(text), "; it must be a time ", range, ", as in 500ms, 30s or 10m"));
   }
   *time = value;
   return absl::OkStatus();

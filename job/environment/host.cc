@@ -45,9 +45,9 @@ Status check_host_id(const char* asked) {
   const absl::string_view id = asked;
   const bool is_printable = std::all_of(id.begin(), id.end(), absl::ascii_isgraph);
   if (!id.empty() && id.size() <= kMostHostIdBytes && is_printable) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(kHostId, " is ", quoted(id.substr(0, kMostHostIdBytes)), "; it should be 1 to ",
-                   kMostHostIdBytes, " visible characters, the same for all clients of a host"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      kHostId, " is ", in_quotes(id.substr(0, kMostHostIdBytes)), "; it should be 1 to ",
+      kMostHostIdBytes, " visible characters, the same for all clients of a host"));
 }
 
 std::string host_name() {

@@ -69,7 +69,7 @@ std::optional<Network> parse_network(absl::string_view text) {
 
 Status refuse(absl::string_view asked, absl::string_view why,
               absl::Span<const NetworkInterface> interfaces) {
-  return absl::InvalidArgumentError(absl::StrCat(kVariable, " is ", quoted(asked), "; ", why,
+  return absl::InvalidArgumentError(absl::StrCat(kVariable, " is ", in_quotes(asked), "; ", why,
                                                  "; this host has ",
                                                  describe_interfaces(interfaces)));
 }

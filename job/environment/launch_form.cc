@@ -157,7 +157,7 @@ StatusOr<int> read_number(const char* name, absl::string_view text, int64_t leas
   int64_t value;
   if (!absl::SimpleAtoi(text, &value) || value < least || value > most) {
     return absl::InvalidArgumentError(absl::StrCat(
-        name, " is ", quoted(text), "; it must be a whole number from ", least, " to ", most));
+        name, " is ", in_quotes(text), "; it must be a whole number from ", least, " to ", most));
   }
   return static_cast<int>(value);
 }

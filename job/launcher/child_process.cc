@@ -173,7 +173,7 @@ Status ChildProcess::await_exec(const std::string& program) {
   if (size != sizeof(error)) return absl::OkStatus();
 
   const std::string what =
-      absl::StrCat("program ", quoted(program), " cannot be started: ", std::strerror(error));
+      absl::StrCat("program ", in_quotes(program), " cannot be started: ", std::strerror(error));
   if (error == ENOEXEC) {
     return absl::FailedPreconditionError(absl::StrCat(
         what, "; it should be a program of this machine, or a script that begins with #!"));

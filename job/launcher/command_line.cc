@@ -52,7 +52,7 @@ StatusOr<ParsedFlags> parse_flags(int argc, char** argv, absl::string_view hint)
         absl::FindCommandLineFlag(absl::StrReplaceAll(name, {{"-", "_"}}));
     if (flag == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("there is no flag ", quoted(argument), "; ", hint));
+          absl::StrCat("there is no flag ", in_quotes(argument), "; ", hint));
     }
     absl::string_view value;
     if (name.size() < text.size()) {
@@ -67,7 +67,7 @@ StatusOr<ParsedFlags> parse_flags(int argc, char** argv, absl::string_view hint)
     }
     std::string ignored;
     if (!flag->ParseFrom(value, &ignored)) {
-      return absl::InvalidArgumentError(absl::StrCat("--", name, " is ", quoted(value),
+      return absl::InvalidArgumentError(absl::StrCat("--", name, " is ", in_quotes(value),
                                                      "; it should be ", expected_value(*flag)));
     }
   }

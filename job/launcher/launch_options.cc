@@ -30,7 +30,7 @@ Status refuse(absl::string_view flag, absl::string_view value, absl::string_view
 }
 
 Status refuse_coordinator(const std::string& address) {
-  return refuse("coordinator", quoted(address), "HOST:PORT, as in host-a:4000");
+  return refuse("coordinator", in_quotes(address), "HOST:PORT, as in host-a:4000");
 }
 
 Status check_duration(absl::string_view flag, absl::Duration value, bool may_be_zero) {
@@ -41,7 +41,7 @@ Status check_duration(absl::string_view flag, absl::Duration value, bool may_be_
 }
 
 Status check_hosts(const LauncherOptions& options) {
-  const std::string all = quoted(absl::StrJoin(options.hosts, ","));
+  const std::string all = in_quotes(absl::StrJoin(options.hosts, ","));
   for (const std::string& host : options.hosts) {
     if (host.empty() || host[0] == '-' || host.find_first_of(" \t") != std::string::npos) {
       return refuse("hosts", all, "names of hosts, as in host-a,host-b");
@@ -132,7 +132,7 @@ Status check_coordinator_name(const LauncherOptions& options, absl::string_view 
   if (is_number || address->host == "localhost" || !is_loopback) return absl::OkStatus();
   return refuse("coordinator", options.coordinator,
                 absl::StrCat("a name or an address that the other hosts reach: on this host ",
-                             quoted(address->host), " leads to ", route,
+                             in_quotes(address->host), " leads to ", route,
                              ", so the coordinator would listen there alone; see /etc/hosts"));
 }
 

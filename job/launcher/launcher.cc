@@ -221,7 +221,7 @@ Status Job::set_up() {
   if (!options_.log_dir.empty() &&
       (std::filesystem::create_directories(options_.log_dir, error), error)) {
     return absl::InvalidArgumentError(absl::StrCat("--log-dir is ",
-                                                   tessera::quoted(options_.log_dir),
+                                                   tessera::in_quotes(options_.log_dir),
                                                    ", which cannot be made: ", error.message()));
   }
   TESSERA_ASSIGN_OR_RETURN(signals_, open_signals(options_));

@@ -42,7 +42,7 @@ Status RunningClient::open_log(const std::string& folder, int attempt) {
   const int mode = attempt == 0 ? O_TRUNC : 0;
   log_ = FileDescriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | mode, 0666));
   if (log_.is_open()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--log-dir is ", tessera::quoted(folder),
+  return absl::InvalidArgumentError(absl::StrCat("--log-dir is ", tessera::in_quotes(folder),
                                                  ", where client_", end.client_id,
                                                  ".log cannot be made: ", std::strerror(errno)));
 }

@@ -16,7 +16,7 @@
 #include "absl/types/span.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 #include "tests/support/bad_inputs.h"
 #include "tests/support/forked.h"
 #include "tests/support/matchers.h"

@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 #include "tests/support/bad_inputs.h"
 #include "tests/support/clients.h"
 #include "tests/support/forked.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "tessera.h"
+#include "tessera/tessera.h"
 #include "tests/support/bad_inputs.h"
 #include "tests/support/matchers.h"
 

@@ -58,7 +58,7 @@ StatusOr<const CommandRule*> find_command(const std::string& name) {
     if (name == rule.name) return &rule;
     names.push_back(rule.name);
   }
-  return absl::InvalidArgumentError(absl::StrCat("command ", quoted(name), " is none of ",
+  return absl::InvalidArgumentError(absl::StrCat("command ", in_quotes(name), " is none of ",
                                                  quoted_list(names), did_you_mean(name, names)));
 }
 
@@ -68,7 +68,7 @@ StatusOr<int64_t> read_number(const std::string& flag, const std::string& text, 
   int64_t number = 0;
   if (absl::SimpleAtoi(text, &number) && number >= least && number <= most) return number;
   return absl::InvalidArgumentError(absl::StrCat(
-      flag, ": ", quoted(text), " should be a whole number between ", least, " and ", most));
+      flag, ": ", in_quotes(text), " should be a whole number between ", least, " and ", most));
 }
 
 StatusOr<Format> read_format(const std::string& text) {
@@ -77,7 +77,7 @@ StatusOr<Format> read_format(const std::string& text) {
     if (text == format.name) return format.format;
     names.push_back(format.name);
   }
-  return absl::InvalidArgumentError(absl::StrCat("--to: format ", quoted(text), " is none of ",
+  return absl::InvalidArgumentError(absl::StrCat("--to: format ", in_quotes(text), " is none of ",
                                                  quoted_list(names), did_you_mean(text, names)));
 }
 
@@ -172,8 +172,8 @@ StatusOr<Arguments> parse_arguments(absl::Span<const std::string> texts) {
   allowed.push_back("--json");
   for (const Flag& flag : split.flags) {
     if (std::find(allowed.begin(), allowed.end(), flag.name) == allowed.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(rule->name, " has no flag ", quoted(flag.name),
-                                                     did_you_mean(flag.name, allowed)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          rule->name, " has no flag ", in_quotes(flag.name), did_you_mean(flag.name, allowed)));
     }
     TESSERA_RETURN_IF_ERROR(set_flag(flag.name, flag.value, &arguments));
   }

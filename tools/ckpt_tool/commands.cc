@@ -200,13 +200,14 @@ class Commands {
               << counted(info.num_clients, "client") << ", save id " << info.save_id << "\n";
     }
     for (const auto& [key, value] : info.metadata) {
-      output_ << "metadata " << tessera::quoted(key) << " = " << tessera::quoted(value) << "\n";
+      output_ << "metadata " << tessera::in_quotes(key) << " = " << tessera::in_quotes(value)
+              << "\n";
     }
     if (info.tensors.empty()) return absl::OkStatus();
     std::vector<std::vector<std::string>> rows = {
         {"tensor", "dtype", "shape", "bytes", "pieces", "layout"}};
     for (const TensorInfo& tensor : info.tensors) {
-      rows.push_back({tessera::quoted(tensor.name), tensor.dtype, shape_to_string(tensor.shape),
+      rows.push_back({tessera::in_quotes(tensor.name), tensor.dtype, shape_to_string(tensor.shape),
                       format_bytes(tensor.bytes()), absl::StrCat(tensor.pieces.size()),
                       tensor.layout.empty() ? "-" : tensor.layout});
     }
@@ -227,15 +228,16 @@ class Commands {
       }
       names.push_back(tensor.name);
     }
-    return absl::NotFoundError(absl::StrCat("tensor ", tessera::quoted(name), " is not one of the ",
-                                            names.size(), " tensors", did_you_mean(name, names)));
+    return absl::NotFoundError(absl::StrCat("tensor ", tessera::in_quotes(name),
+                                            " is not one of the ", names.size(), " tensors",
+                                            did_you_mean(name, names)));
   }
 
   void show_pieces(const Info& info) {
     std::vector<std::vector<std::string>> rows = {{"tensor", "box", "file", "byte", "bytes"}};
     for (const TensorInfo& tensor : info.tensors) {
       for (const Piece& piece : tensor.pieces) {
-        rows.push_back({tessera::quoted(tensor.name), piece.box.to_string(),
+        rows.push_back({tessera::in_quotes(tensor.name), piece.box.to_string(),
                         info.files[static_cast<size_t>(piece.file)].name,
                         absl::StrCat(piece.offset), absl::StrCat(piece_bytes(tensor, piece))});
       }

@@ -80,7 +80,7 @@ class Planner {
     result_.num_tensors = static_cast<int64_t>(chosen_.size());
     if (!chosen_.empty() || !options_.tensor.has_value()) return absl::OkStatus();
     return absl::NotFoundError(
-        absl::StrCat("no tensor is called ", tessera::quoted(*options_.tensor)));
+        absl::StrCat("no tensor is called ", tessera::in_quotes(*options_.tensor)));
   }
 
   // What a tensor adds to a header, at most.
@@ -246,7 +246,7 @@ class Planner {
     for (const Chosen& chosen : chosen_) {
       if (chosen.dtype == DType::kBFloat16) {
         return absl::InvalidArgumentError(
-            absl::StrCat("tensor ", tessera::quoted(info(chosen).name),
+            absl::StrCat("tensor ", tessera::in_quotes(info(chosen).name),
                          " is bf16, which .npy lacks; write safetensors"));
       }
       PlannedFile file;

@@ -53,7 +53,7 @@ std::string real_path(const std::string& path) {
 Status check_target(const std::string& from, const std::string& to) {
   struct stat found = {};
   if (lstat(to.c_str(), &found) == 0) {
-    return absl::AlreadyExistsError(absl::StrCat("target ", tessera::quoted(to),
+    return absl::AlreadyExistsError(absl::StrCat("target ", tessera::in_quotes(to),
                                                  " is there; nothing is written over, give another "
                                                  "name"));
   }
@@ -61,8 +61,8 @@ Status check_target(const std::string& from, const std::string& to) {
   const std::string folder = real_path(files::folder_of(to));
   if (folder == source || absl::StartsWith(folder, absl::StrCat(source, "/"))) {
     return absl::InvalidArgumentError(
-        absl::StrCat("target ", tessera::quoted(to), " is inside of the source ",
-                     tessera::quoted(from), ", which is not changed"));
+        absl::StrCat("target ", tessera::in_quotes(to), " is inside of the source ",
+                     tessera::in_quotes(from), ", which is not changed"));
   }
   return absl::OkStatus();
 }

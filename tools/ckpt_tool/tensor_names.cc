@@ -59,7 +59,7 @@ StatusOr<std::string> npy_file_name(absl::string_view tensor) {
   name += ".npy";
   if (name.size() > kMaxFileNameBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "tensor ", quoted(tensor), " needs a file name of ", name.size(), " bytes, and ",
+        "tensor ", in_quotes(tensor), " needs a file name of ", name.size(), " bytes, and ",
         kMaxFileNameBytes, " are possible; write it alone, or as safetensors"));
   }
   return name;

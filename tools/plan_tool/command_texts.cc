@@ -14,7 +14,7 @@ StatusOr<ReductionOrder> read_order(absl::string_view text) {
   if (text == "by_host") return ReductionOrder::kByHost;
   if (text == "flat") return ReductionOrder::kFlat;
   return absl::InvalidArgumentError(
-      absl::StrCat("order ", quoted(text), " is neither ", quoted_list({"by_host", "flat"})));
+      absl::StrCat("order ", in_quotes(text), " is neither ", quoted_list({"by_host", "flat"})));
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ StatusOr<DType> read_dtype(absl::string_view text) {
     if (text == dtype_name(dtype)) return dtype;
     names.push_back(std::string(dtype_name(dtype)));
   }
-  return absl::InvalidArgumentError(absl::StrCat("dtype ", quoted(text), " is none of ",
+  return absl::InvalidArgumentError(absl::StrCat("dtype ", in_quotes(text), " is none of ",
                                                  quoted_list(names), did_you_mean(text, names)));
 }
 

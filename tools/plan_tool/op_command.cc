@@ -43,7 +43,7 @@ StatusOr<NamedLayouts> split_op(absl::string_view text) {
   parts.name = std::string(absl::StripAsciiWhitespace(text.substr(0, begin)));
   if (parts.name.empty() || begin == absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
-        quoted(text),
+        in_quotes(text),
         " is not an operation with a layout for each operand, as 'matmul [x, -] [-, y]'"));
   }
   for (const absl::string_view part : absl::StrSplit(text.substr(begin + 1), '[')) {
@@ -56,8 +56,8 @@ StatusOr<std::vector<absl::string_view>> split_list(absl::string_view text, size
   std::vector<absl::string_view> entries = absl::StrSplit(text, ';');
   if (entries.size() == count) return entries;
   return absl::InvalidArgumentError(absl::StrCat(
-      quoted(text), " has ", entries.size(), entries.size() == 1 ? " entry" : " entries", " for ",
-      count, " operands; separate them by \";\""));
+      in_quotes(text), " has ", entries.size(), entries.size() == 1 ? " entry" : " entries",
+      " for ", count, " operands; separate them by \";\""));
 }
 
 struct OperandTexts {

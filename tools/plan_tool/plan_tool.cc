@@ -174,7 +174,7 @@ Status run(int argc, char** argv) {
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        quoted(rest[1]), " is not a flag; put layouts in quotes, as in --from '[x, -]'"));
+        in_quotes(rest[1]), " is not a flag; put layouts in quotes, as in --from '[x, -]'"));
   }
   if (absl::GetFlag(FLAGS_ops)) {
     std::fputs(operations_table().c_str(), stdout);

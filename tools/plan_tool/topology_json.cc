@@ -28,7 +28,7 @@ class Fields {
 
   Status refuse(const char* name, absl::string_view what) const {
     return absl::InvalidArgumentError(absl::StrCat(
-        "topology ", file_, ": ", tessera::quoted(absl::StrCat(prefix_, name)), " ", what));
+        "topology ", file_, ": ", tessera::in_quotes(absl::StrCat(prefix_, name)), " ", what));
   }
 
   // "is VALUE; give WHAT", or "is missing; give WHAT".

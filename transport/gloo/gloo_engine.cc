@@ -341,12 +341,12 @@ Status GlooCarrier::open_device() {
   const WithoutSigpipe guard;  // of Gloo's thread too
   const Status opened = guarded([&] { device_ = create_device(attributes); });
   if (opened.ok()) return opened;
-  return absl::InvalidArgumentError(
-      absl::StrCat(options_.interface.empty()
-                       ? "no interface is chosen, and the host's own name has no address that Gloo "
-                         "can use; set TESSERA_INTERFACE"
-                       : absl::StrCat("Gloo cannot use the interface ", quoted(options_.interface)),
-                   " (", opened.message(), ")"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      options_.interface.empty()
+          ? "no interface is chosen, and the host's own name has no address that Gloo "
+            "can use; set TESSERA_INTERFACE"
+          : absl::StrCat("Gloo cannot use the interface ", in_quotes(options_.interface)),
+      " (", opened.message(), ")"));
 }
 
 StatusOr<std::string> GlooCarrier::offer(int client) {

@@ -17,7 +17,7 @@ StatusOr<std::string> address_of(const std::string& interface) {
     if (one.name == interface && !one.addresses.empty()) return one.addresses[0];
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("network interface ", quoted(interface),
+      absl::StrCat("network interface ", in_quotes(interface),
                    " does not exist or has no address; this host has ", describe_interfaces(all)));
 }
 
@@ -34,7 +34,7 @@ Status Context::start(const std::string& interface) {
   place_ = "any interface";
   if (!interface.empty()) {
     TESSERA_ASSIGN_OR_RETURN(const std::string address, address_of(interface));
-    place_ = absl::StrCat(address, " (interface ", quoted(interface), ")");
+    place_ = absl::StrCat(address, " (interface ", in_quotes(interface), ")");
   }
   ucp_config_t* config = nullptr;
   ucs_status_t status = api_.ucp_config_read(nullptr, nullptr, &config);
