@@ -201,6 +201,15 @@ class LocalMapPart {
 
 namespace {
 
+// The layout of an output; text is read on the mesh of input 0. Where text cannot be read because
+// that input has failed, its error.
+StatusOr<Layout> resolve(const LayoutArg& layout, absl::Span<const DTensor> inputs) {
+  if (inputs.empty()) return layout.layout();
+  StatusOr<Layout> resolved = layout.resolve(inputs[0].layout().mesh());
+  const Status& error = internal::TensorAccess::rep(inputs[0]).error;
+  return resolved.ok() || error.ok() ? resolved : error;
+}
+
 // The buffers of one device, one for each output.
 StatusOr<internal::LocalMapPart::Buffers> new_buffers(const Reps& outputs,
                                                       const MeshDevice& device) {
@@ -244,11 +253,6 @@ Status start(Reps& outputs, absl::Span<const DTensor> inputs, const LocalFn& fn)
   TESSERA_RETURN_IF_ERROR(turn.status());
   for (Part& part : parts) part.stream->enqueue("local_map", std::move(part.task));
   return absl::OkStatus();
-}
-
-// Text is read on the mesh of the first input.
-StatusOr<Layout> resolve(const LayoutArg& layout, absl::Span<const DTensor> inputs) {
-  return inputs.empty() ? layout.layout() : layout.resolve(inputs[0].layout().mesh());
 }
 
 // Calls give(tensor) for each output, in order.

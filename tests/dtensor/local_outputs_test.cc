@@ -54,6 +54,13 @@ TEST_P(LocalOutputsTest, OneRunFillsThemAll) {
                       {x}, sums_of_both_dims);
         TESSERA_REQUIRE(out.size() == 3, out.size());
         TESSERA_RETURN_IF_ERROR(await_all(out));
+        // Text is read on the mesh of input 0.
+        const std::vector<DTensor> by_text = local_map({{"[x]", {11}, DType::kFloat32},
+                                                        {"[-] sum{x}", {3}, DType::kFloat64},
+                                                        {"[-] sum{x}", {1}, DType::kInt32}},
+                                                       {x}, sums_of_both_dims);
+        TESSERA_RETURN_IF_ERROR(await_all(by_text));
+        for (size_t k = 0; k < 3; ++k) TESSERA_REQUIRE(by_text[k].layout() == out[k].layout());
         TESSERA_REQUIRE(out[1].dtype() == DType::kFloat64 && out[2].shape() == Shape{1});
         TESSERA_RETURN_IF_ERROR(
             expect_shards<float>(out[0], [](int64_t i) { return static_cast<float>(9 * i + 3); }));
