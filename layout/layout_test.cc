@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/reduce_op.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -432,6 +434,78 @@ TEST(LayoutTest, WithPartialRefuses) {
               StatusIs(kInvalid,
                        "layout [x:(1)2]: ReduceOp(17) is not a reduction; use an enumerator of "
                        "ReduceOp, kSum (0) to kAvg (4)"));
+}
+
+TEST(LayoutTest, AnEmptyLayoutIsNoLayout) {
+  const Layout empty;
+  EXPECT_FALSE(empty.valid());
+  EXPECT_EQ(empty.rank(), 0);
+  EXPECT_FALSE(empty.mesh().valid());
+  EXPECT_TRUE(empty.dims().empty());
+  EXPECT_FALSE(empty.is_fully_replicated());
+  EXPECT_TRUE(empty.box({4, 4}, 0).is_empty());
+  EXPECT_TRUE(empty.box({}, 0).is_empty());
+  EXPECT_EQ(empty.num_shards(0), 1);
+  EXPECT_EQ(empty.to_string(), "");
+  EXPECT_EQ(empty.to_string_with_mesh(), "");
+  EXPECT_EQ(empty, Layout());
+  EXPECT_EQ(empty.without_partial(), Layout());
+  EXPECT_FALSE(equivalent(empty, empty, {}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::create({{"x", 2}}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(Layout layout, Layout::parse(mesh, "[]"));
+  EXPECT_FALSE(layout == empty);
+  const auto is_refused = [](const char* call, const char* type) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition,
+                    HasSubstr(absl::StrCat("Layout::", call, "() of an empty ", type)));
+  };
+  EXPECT_THAT(empty.with_partial({"x"}), is_refused("with_partial", "Layout"));
+  EXPECT_THAT(empty.with_mesh(mesh), is_refused("with_mesh", "Layout"));
+  EXPECT_THAT(empty.validate_shape({}), is_refused("validate_shape", "Layout"));
+  EXPECT_THAT(layout.with_mesh(Mesh()), is_refused("with_mesh", "Mesh"));
+  EXPECT_THAT(Layout::create(Mesh(), {}), is_refused("create", "Mesh"));
+  EXPECT_THAT(Layout::parse(Mesh(), "[x]"), is_refused("parse", "Mesh"));
+  EXPECT_THAT(Layout::replicated(Mesh(), 2), is_refused("replicated", "Mesh"));
+  EXPECT_THAT(Layout::batch_sharded(Mesh(), "x", 2), is_refused("batch_sharded", "Mesh"));
+  layout = empty;
+  EXPECT_FALSE(layout.valid());
+}
+
+TEST(LayoutArgTest, TakesLayoutsTheirErrorsAndText) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::create({{"x", 2}}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Layout rows, Layout::parse(mesh, "[x, -]"));
+  const std::string text = "[x, -]";
+  for (const LayoutArg& arg : {LayoutArg(rows), LayoutArg(Layout::parse(mesh, text))}) {
+    EXPECT_THAT(arg.layout(), IsOkAndHolds(rows));
+    EXPECT_THAT(arg.resolve(Mesh()), IsOkAndHolds(rows));
+  }
+  for (const LayoutArg& arg :
+       {LayoutArg(text), LayoutArg("[x, -]"), LayoutArg(absl::string_view(text))}) {
+    EXPECT_THAT(arg.resolve(mesh), IsOkAndHolds(rows));
+    EXPECT_THAT(arg.layout(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "the layout \"[x, -]\" is text, and no argument names a mesh; use "
+                         "Layout::parse(mesh, \"[x, -]\")"));
+  }
+  EXPECT_THAT(LayoutArg("[y]").resolve(mesh),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names axis \"y\" in dim 0")));
+  EXPECT_THAT(LayoutArg(Layout::parse(mesh, "[y]")).layout(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names axis \"y\" in dim 0")));
+  EXPECT_THAT(LayoutArg(absl::AbortedError("no")).resolve(mesh),
+              StatusIs(absl::StatusCode::kAborted, "no"));
+  EXPECT_THAT(LayoutArg(Layout()).layout(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "the layout is an empty Layout; make one with Layout::parse(mesh, ...)"));
+}
+
+TEST(LayoutArgTest, AListIsOfLayoutsOrText) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::create({{"x", 2}}));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Layout rows, Layout::parse(mesh, "[x, -]"));
+  const std::vector<Layout> two = {rows, rows};
+  EXPECT_THAT(LayoutArgs(two).layouts(), IsOkAndHolds(two));
+  const LayoutArgs mixed = {rows, "[x, -]"};
+  EXPECT_THAT(mixed.resolve(mesh), IsOkAndHolds(two));
+  EXPECT_THAT(mixed.layouts(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no argument names a mesh")));
 }
 
 }  // namespace

@@ -463,5 +463,30 @@ TEST(MeshTest, BarrierGoesToTheRuntime) {
   EXPECT_EQ(runtime->last, " on {y=2} on 2,3 inf");
 }
 
+TEST(MeshTest, AnEmptyMeshIsNoMesh) {
+  const Mesh empty;
+  EXPECT_FALSE(empty.valid());
+  EXPECT_EQ(empty.rank(), 0);
+  EXPECT_EQ(empty.size(), 0);
+  EXPECT_TRUE(empty.axes().empty());
+  EXPECT_TRUE(empty.device_ids().empty());
+  EXPECT_TRUE(empty.coordinates(0).empty());
+  EXPECT_EQ(empty.device_at(0), std::nullopt);
+  EXPECT_EQ(empty.position_of_device(0), std::nullopt);
+  EXPECT_EQ(empty.to_string(), "");
+  EXPECT_EQ(empty, Mesh());
+  EXPECT_FALSE(empty == *Mesh::create({{"x", 1}}));
+  const auto is_refused = [](const char* call) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition,
+                    HasSubstr(absl::StrCat("Mesh::", call, "() of an empty Mesh")));
+  };
+  EXPECT_THAT(empty.axis_size("x"), is_refused("axis_size"));
+  EXPECT_THAT(empty.axis_index("x"), is_refused("axis_index"));
+  EXPECT_THAT(empty.position({}), is_refused("position"));
+  EXPECT_THAT(empty.group(0, {}), is_refused("group"));
+  EXPECT_THAT(empty.slice({}), is_refused("slice"));
+  EXPECT_THAT(empty.barrier("end"), is_refused("barrier"));
+}
+
 }  // namespace
 }  // namespace tessera

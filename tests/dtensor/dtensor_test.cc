@@ -42,7 +42,8 @@ Status expect_host(const DTensor& tensor, const std::vector<T>& elements) {
 
 // The tensor whose shard on each local device is make(device id).
 template <class T, class Make>
-DTensor from_devices(const Client& client, const Shape& shape, const LayoutArg& layout, Make make) {
+DTensor from_devices(const Client& client, const Shape& shape, const StatusOr<Layout>& layout,
+                     Make make) {
   std::vector<HostTensor<T>> shards;
   for (const Device& device : client.local_devices()) {
     if (layout->mesh().position_of_device(device.id).has_value()) {

@@ -38,7 +38,8 @@ Status expect_whole(const DTensor& tensor, const std::vector<T>& elements) {
 
 // Each device holds make(device id).
 template <class T, class Make>
-DTensor from_devices(const Client& client, const Shape& shape, const LayoutArg& layout, Make make) {
+DTensor from_devices(const Client& client, const Shape& shape, const StatusOr<Layout>& layout,
+                     Make make) {
   std::vector<HostTensor<T>> shards;
   for (const Device& device : client.local_devices()) {
     if (const auto position = layout->mesh().position_of_device(device.id)) {
