@@ -20,6 +20,28 @@ const internal::TensorRep& DTensor::moved_from() {
   return *kNone;
 }
 
+// The error names no call: operations that have the tensor as an operand pass it on.
+const internal::TensorRep& DTensor::empty() {
+  static const internal::TensorRep* const kEmpty = [] {
+    auto* rep = new internal::TensorRep;
+    rep->shape = Shape();
+    rep->error = absl::FailedPreconditionError(
+        "the tensor is an empty DTensor; assign a value to the DTensor first");
+    return rep;
+  }();
+  return *kEmpty;
+}
+
+// Points to the static contents, and owns nothing.
+DTensor::DTensor() : rep_(std::shared_ptr<const void>(), &empty()) {}
+
+bool DTensor::valid() const { return rep_ != nullptr && rep_.get() != &empty(); }
+
+Status DTensor::error_of(absl::string_view function) const {
+  if (rep_.get() != &empty()) return rep().error;
+  return internal::empty_handle(absl::StrCat("DTensor::", function, "()"), "DTensor");
+}
+
 DType DTensor::dtype() const { return rep().dtype; }
 
 const Shape& DTensor::shape() const { return rep().shape; }
@@ -32,7 +54,7 @@ const Layout& DTensor::layout() const {
 }
 
 Status DTensor::await() const {
-  Status first = rep().error;
+  Status first = error_of("await");
   if (!rep().buffers.empty()) first.Update(rep().runtime->devices().check_may_wait("await"));
   if (!first.ok()) return first;
   for (size_t i = 0; i < rep().buffers.size(); ++i) first.Update(rep().await(*rep().buffers[i]));
@@ -46,7 +68,7 @@ Status await_all(absl::Span<const DTensor> tensors) {
 }
 
 Status DTensor::status() const {
-  Status first = rep().error;
+  Status first = error_of("status");
   for (const std::shared_ptr<const Buffer>& buffer : rep().buffers) {
     first.Update(buffer->ready().status());
   }
@@ -54,9 +76,9 @@ Status DTensor::status() const {
 }
 
 std::string DTensor::explain() const {
+  if (!rep().error.ok()) return absl::StrCat("failed: ", rep().error.message(), "\n");
   const std::string what = absl::StrCat(dtype_name(dtype()), " ", shape_to_string(shape()),
                                         " under ", layout().to_string_with_mesh());
-  if (!rep().error.ok()) return absl::StrCat("failed: ", rep().error.message(), "\n");
   if (rep().explanation == nullptr) return absl::StrCat(what, ", made by no operation\n");
   return absl::StrCat(what, "\n", *rep().explanation);
 }
@@ -71,7 +93,7 @@ Status DTensor::check_dtype(absl::string_view function, DType dtype) const {
 }
 
 StatusOr<internal::RawShard> DTensor::raw_shard(int local_device, DType dtype) const {
-  TESSERA_RETURN_IF_ERROR(rep().error);
+  TESSERA_RETURN_IF_ERROR(error_of("shard"));
   TESSERA_RETURN_IF_ERROR(check_dtype("shard", dtype));
   TESSERA_RETURN_IF_ERROR(rep().check_shard("shard", local_device));
   const std::shared_ptr<const Buffer>& buffer = rep().buffers[local_device];

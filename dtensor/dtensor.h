@@ -4,13 +4,14 @@
 //
 //   StatusOr<Layout> rows = Layout::parse(mesh, "[batch, -]");
 //   DTensor x = iota<float>({8, 6}, rows);                       each device makes its own rows
-//   DTensor y = relayout(x, Layout::parse(mesh, "[-, model]"));  bytes move (dtensor/relayout.h)
+//   DTensor y = relayout(x, "[-, model]");                      bytes move (dtensor/relayout.h)
 //   StatusOr<ShardView<float>> mine = y.shard<float>(0);         waits, then a view of memory
+//   std::cout << y;                                              the shards that are here
 //
 // A DTensor is immutable, asynchronous and cheap to copy. It may carry an error instead of a value:
 // an op on it fails with the same first error, and reading it returns the error, so a program may
-// check only the last of several expressions. A tensor that was moved from carries
-// FailedPrecondition.
+// check only the last of several expressions. DTensor() is empty, and every use of it is
+// FailedPrecondition, as of a tensor that was moved from.
 //
 // Invariants:
 //   1. every client of the mesh holds exactly the shards of its own devices, in buffers of the
@@ -20,8 +21,8 @@
 //
 // Thread-safe: relayouts of several threads of one client reach its devices in one order (client.h,
 // "Threads"). Creation does not communicate; relayout and to_host do, and every client of the mesh
-// must call them in the same order. TF DTensor: d-tensors, pack, unpack, relayout. JAX: jax.Array.
-// PyTorch: DTensor.
+// must call them in the same order; so do to_string(), item() and gather_to(). TF DTensor:
+// d-tensors, pack, unpack, relayout. JAX: jax.Array. PyTorch: DTensor.
 #ifndef TESSERA_DTENSOR_DTENSOR_H_
 #define TESSERA_DTENSOR_DTENSOR_H_
 
@@ -29,6 +30,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
+#include <ostream>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -119,10 +122,14 @@ struct HostTensor {
 
 class DTensor {
  public:
+  // An empty tensor.
+  DTensor();
+  // False for DTensor() and for a tensor that was moved from.
+  bool valid() const;
   DType dtype() const;
   // Global.
   const Shape& shape() const;
-  // [] on {none=1} for a tensor that failed before it had a layout.
+  // [] on {none=1} for an empty tensor, and for a tensor that failed before it had a layout.
   const Layout& layout() const;
   // Blocks until the local shards are ready; the first error. Local.
   Status await() const;
@@ -156,20 +163,46 @@ class DTensor {
   // FailedPrecondition on a client that owns none of the mesh's devices.
   template <HasDType T>
   StatusOr<HostTensor<T>> to_host() const {
-    TESSERA_ASSIGN_OR_RETURN(internal::RawShard raw, raw_to_host(dtype_of<T>()));
+    TESSERA_ASSIGN_OR_RETURN(internal::RawShard raw, raw_to_host(dtype_of<T>(), "to_host"));
     const T* first = reinterpret_cast<const T*>(raw.data);
     return HostTensor<T>{shape(), std::vector<T>(first, first + raw.box.num_elements())};
+  }
+
+  // As to_host(), on one client. The other clients get a tensor of shape [0] without waiting, and
+  // receive nothing, except terms of a partial tensor that they add: plan_relayout() to a mesh of
+  // one device of that client has the bytes. The
+  // client need not own a device of the mesh. Collective over the clients of the mesh and that
+  // client. InvalidArgument where the job has no such client.
+  template <HasDType T>
+  StatusOr<HostTensor<T>> gather_to(int client) const {
+    TESSERA_ASSIGN_OR_RETURN(std::optional<internal::RawShard> raw,
+                             raw_gather_to(client, dtype_of<T>()));
+    if (!raw.has_value()) return HostTensor<T>{{0}, {}};
+    const T* first = reinterpret_cast<const T*>(raw->data);
+    return HostTensor<T>{shape(), std::vector<T>(first, first + raw->box.num_elements())};
+  }
+  // The value of a tensor of one element, of any rank. Collective, as to_host(). InvalidArgument
+  // for another number of elements. numpy, PyTorch: item().
+  template <HasDType T>
+  StatusOr<T> item() const {
+    TESSERA_ASSIGN_OR_RETURN(internal::RawShard raw, raw_item(dtype_of<T>()));
+    return *reinterpret_cast<const T*>(raw.data);
   }
 
  private:
   friend struct internal::TensorAccess;
   explicit DTensor(std::shared_ptr<const internal::TensorRep> rep) : rep_(std::move(rep)) {}
   const internal::TensorRep& rep() const { return rep_ != nullptr ? *rep_ : moved_from(); }
-  // The contents of a tensor that was moved from: an error.
+  // The contents of a tensor that was moved from, and of an empty one: errors.
   static const internal::TensorRep& moved_from();
+  static const internal::TensorRep& empty();
+  // The tensor's error, which names `function` for an empty tensor.
+  Status error_of(absl::string_view function) const;
   Status check_dtype(absl::string_view function, DType dtype) const;
   StatusOr<internal::RawShard> raw_shard(int local_device, DType dtype) const;
-  StatusOr<internal::RawShard> raw_to_host(DType dtype) const;
+  StatusOr<internal::RawShard> raw_to_host(DType dtype, absl::string_view function) const;
+  StatusOr<std::optional<internal::RawShard>> raw_gather_to(int client, DType dtype) const;
+  StatusOr<internal::RawShard> raw_item(DType dtype) const;
 
   std::shared_ptr<const internal::TensorRep> rep_;  // null: moved from
 };
@@ -178,6 +211,25 @@ class DTensor {
 // tensor in the list that has one. Local. There is no timeout here: a tensor fails at the deadline
 // of its operation (ClientOptions::collective_timeout).
 Status await_all(absl::Span<const DTensor> tensors);
+
+// Writes dtype, shape, layout and status, then the values of the shards that are here and ready:
+//
+//   f32 [4, 3] under [x, -] on {x=2}, ready
+//   device 0 [0:2, 0:3]
+//   [[0. 1. 2.]
+//    [3. 4. 5.]]
+//
+// Values are printed as numpy prints an array of the shard, elided where it has more than 1000
+// elements. Local: never waits, neither for a peer nor for a device, so a pending shard has no
+// values. Of shards in memory of a GPU no values are printed. Equal shards are printed once.
+std::ostream& operator<<(std::ostream& out, const DTensor& tensor);
+
+// The whole value, as numpy.array2string() formats it with its defaults: of more than 1000 elements
+// it has the first and the last 3 along each dim. bf16, which numpy does not have, is formatted by
+// the rules of f16. Collective as to_host(), with its errors. Of an elided tensor only the elements
+// that are printed travel, after the shards of this client are ready; on a GPU each shard is copied
+// to the host first.
+StatusOr<std::string> to_string(const DTensor& tensor);
 
 namespace internal {
 // Calls fill(box, out) once for each distinct local box that holds the value.

@@ -33,7 +33,7 @@ Status other_client_error(absl::string_view what, const Mesh& mesh, const Mesh& 
 Status check_inputs(const TensorRep& out, absl::Span<const DTensor> inputs) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const TensorRep& in = internal::TensorAccess::rep(inputs[i]);
-    TESSERA_RETURN_IF_ERROR(in.error);
+    TESSERA_RETURN_IF_ERROR(internal::TensorAccess::error_of("local_map()", inputs[i]));
     if (in.runtime != out.runtime) {
       return other_client_error(absl::StrCat("input ", i), in.layout->mesh(), out.layout->mesh());
     }

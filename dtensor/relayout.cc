@@ -22,7 +22,7 @@ using internal::TensorRep;
 StatusOr<std::shared_ptr<TensorRep>> start_relayout(DTensor& tensor, const StatusOr<Layout>& to,
                                                     Replicas replicas) {
   const TensorRep& from = internal::TensorAccess::rep(tensor);
-  TESSERA_RETURN_IF_ERROR(from.error);
+  TESSERA_RETURN_IF_ERROR(internal::TensorAccess::error_of("relayout()", tensor));
   if (to.ok()) TESSERA_RETURN_IF_ERROR(check_ranks(*from.layout, *to));
   TESSERA_ASSIGN_OR_RETURN(std::shared_ptr<TensorRep> result,
                            internal::new_tensor(from.dtype, from.shape, to));

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "base/dtype.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -33,11 +34,17 @@ struct TensorAccess {
     return make(std::move(rep));
   }
   static const TensorRep& rep(const DTensor& tensor) { return tensor.rep(); }
+  // The tensor's error, which names `call` for an empty tensor.
+  static Status error_of(absl::string_view call, const DTensor& tensor) {
+    if (&tensor.rep() == &DTensor::empty()) return empty_handle(call, "DTensor");
+    return tensor.rep().error;
+  }
   static StatusOr<RawShard> raw_shard(const DTensor& tensor, int local_device) {
     return tensor.raw_shard(local_device, tensor.dtype());
   }
-  static StatusOr<RawShard> raw_to_host(const DTensor& tensor) {
-    return tensor.raw_to_host(tensor.dtype());
+  static StatusOr<RawShard> raw_to_host(const DTensor& tensor,
+                                        absl::string_view function = "to_host") {
+    return tensor.raw_to_host(tensor.dtype(), function);
   }
   // Whether there are other handles of the same tensor. Handles that other threads make or drop
   // meanwhile may count or not.
