@@ -72,6 +72,10 @@ struct RawHostShard {
   const std::byte* data;
   int64_t num_elements;
 };
+struct RawMemory {
+  const std::byte* data;
+  int64_t num_elements;
+};
 struct TensorRep;
 struct TensorAccess;
 
@@ -241,6 +245,8 @@ DTensor from_host_raw(DType dtype, const std::byte* values, int64_t num_elements
 DTensor from_function_raw(DType dtype, const Shape& shape, const LayoutArg& layout, RawFill fill);
 DTensor from_shards_raw(DType dtype, const Shape& shape, const LayoutArg& layout,
                         absl::Span<const RawHostShard> local);
+DTensor from_memory_raw(DType dtype, const Shape& shape, const LayoutArg& layout,
+                        absl::Span<const RawMemory> local, std::shared_ptr<void> keep_alive);
 }  // namespace internal
 
 // A tensor whose elements are all `value`. Here and below, under a partial layout the reduction of
@@ -302,6 +308,24 @@ DTensor from_shards(const Shape& shape, const LayoutArg& layout,
     raw.push_back({&shard.shape, data, static_cast<int64_t>(shard.data.size())});
   }
   return internal::from_shards_raw(dtype_of<T>(), shape, layout, raw);
+}
+
+// The tensor over arrays of the caller, one for each local device, by ordinal, dense and row-major,
+// of the shape of the device's box; otherwise as from_shards().
+// - No copy on devices that are CPUs, in a job of one client. Then the arrays must stay as they are
+//   until `keep_alive` is released, which the tensor and the results that share its memory hold.
+// - Otherwise the elements are copied before the call returns, and `keep_alive` is released: the
+//   other clients of the host must map the memory, and a GPU has its own. explain() says which.
+// - Replicas may be one array. The tensor is never written to.
+template <HasDType T>
+DTensor from_memory(const Shape& shape, const LayoutArg& layout,
+                    absl::Span<const absl::Span<const T>> local, std::shared_ptr<void> keep_alive) {
+  std::vector<internal::RawMemory> raw;
+  for (const absl::Span<const T> shard : local) {
+    raw.push_back(
+        {reinterpret_cast<const std::byte*>(shard.data()), static_cast<int64_t>(shard.size())});
+  }
+  return internal::from_memory_raw(dtype_of<T>(), shape, layout, raw, std::move(keep_alive));
 }
 
 }  // namespace tessera

@@ -47,6 +47,24 @@ Status check_given(const TensorRep& rep, const GivenShards& given,
   return given.check(places);
 }
 
+// Why the devices cannot use the caller's memory; empty where they can.
+std::string why_copied(const Runtime& runtime) {
+  if (!runtime.devices().uses_host_memory()) return "the devices are GPUs";
+  if (const int clients = runtime.job().num_clients(); clients > 1) {
+    return absl::StrCat(clients, " clients must map the memory");
+  }
+  return "";
+}
+
+// The caller's memory as a shard.
+StagedShard wrapped(LocalDevice& device, int64_t size_bytes, const std::byte* data,
+                    const std::shared_ptr<void>& owner) {
+  std::shared_ptr<Buffer> buffer = Buffer::deferred(device.memory(), size_bytes);
+  // Never written to: the buffer is immutable, and an update in place takes no such memory.
+  buffer->share_memory(const_cast<std::byte*>(data), owner);
+  return {.buffer = buffer, .staging = buffer};
+}
+
 StagedShard new_staged(LocalDevice& device, int64_t size_bytes) {
   StatusOr<std::shared_ptr<Buffer>> buffer = device.new_buffer(size_bytes);
   if (!buffer.ok()) return {.no_memory = buffer.status()};
@@ -85,11 +103,23 @@ DTensor from_given_shards(DType dtype, const Shape& shape, const LayoutArg& layo
   TensorRep& rep = **made;
   const std::vector<ShardPlace> places = places_of(rep, given.function);
   Status wrong = check_given(rep, given, places);
+  const std::string reason = given.memory == nullptr ? "" : why_copied(*rep.runtime);
+  const bool is_wrapped = given.memory != nullptr && reason.empty();
+  if (given.memory != nullptr) {
+    rep.explanation = std::make_shared<const std::string>(
+        is_wrapped ? absl::StrCat("made by ", given.function, "() over the caller's memory\n")
+                   : absl::StrCat("made by ", given.function, "(), copied: ", reason, "\n"));
+  }
   std::vector<StagedShard> staged;
   if (wrong.ok()) {
     for (size_t i = 0; i < places.size(); ++i) {
       const int64_t size_bytes = num_bytes(places[i].box.sizes, dtype);
-      staged.push_back(new_staged(rep.runtime->device(rep.devices[i].ordinal), size_bytes));
+      LocalDevice& device = rep.runtime->device(rep.devices[i].ordinal);
+      if (is_wrapped) {
+        staged.push_back(wrapped(device, size_bytes, given.memory[i].data, given.owner));
+        continue;
+      }
+      staged.push_back(new_staged(device, size_bytes));
       if (staged[i].staging != nullptr && size_bytes > 0) {
         given.write(i, staged[i].staging->mutable_data());
       }
@@ -137,6 +167,36 @@ DTensor from_shards_raw(DType dtype, const Shape& shape, const LayoutArg& layout
   return from_given_shards(
       dtype, shape, layout,
       {.function = "from_shards", .count = local.size(), .check = check, .write = write});
+}
+
+DTensor from_memory_raw(DType dtype, const Shape& shape, const LayoutArg& layout,
+                        absl::Span<const RawMemory> local, std::shared_ptr<void> keep_alive) {
+  const auto check = [&](absl::Span<const ShardPlace> places) -> Status {
+    for (size_t i = 0; i < places.size(); ++i) {
+      const int64_t needed = places[i].box.num_elements();
+      if (local[i].num_elements != needed) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(places[i].subject, " has ", local[i].num_elements, " elements; its box ",
+                         places[i].box.to_string(), " needs ", needed));
+      }
+      if (local[i].data == nullptr && needed > 0) {
+        return absl::InvalidArgumentError(absl::StrCat(places[i].subject, " is null and has ",
+                                                       needed,
+                                                       " elements; pass memory that holds them"));
+      }
+    }
+    return absl::OkStatus();
+  };
+  const auto write = [&](size_t i, std::byte* out) {
+    std::memcpy(out, local[i].data, local[i].num_elements * dtype_size(dtype));
+  };
+  return from_given_shards(dtype, shape, layout,
+                           {.function = "from_memory",
+                            .count = local.size(),
+                            .check = check,
+                            .write = write,
+                            .memory = local.data(),
+                            .owner = std::move(keep_alive)});
 }
 
 StatusOr<DeviceShard> device_shard(absl::string_view function, const DTensor& tensor,

@@ -42,6 +42,11 @@ struct GivenShards {
   // Writes the elements of shard i, dense and row-major, to memory of the host. Called once for
   // each shard with elements, if check() has found no error.
   absl::FunctionRef<void(size_t i, std::byte* out)> write;
+  // The elements of the shards, dense and row-major. Where it is set and the devices can use the
+  // caller's memory, the tensor keeps the memory by `owner` and copies nothing; explain() says
+  // whether it does.
+  const RawMemory* memory = nullptr;
+  std::shared_ptr<void> owner = nullptr;
 };
 
 // The tensor of these shards. Local replicas that differ are an error. Errors that only this client
