@@ -43,6 +43,7 @@ StrategyState::StrategyState(const Client& client, Mesh mesh, Mesh parameter_mes
 StatusOr<std::shared_ptr<StrategyState>> StrategyState::create(
     const Client& client, Mesh mesh, const std::vector<std::string>& replica_axes,
     StrategyOptions options, std::optional<Mesh> parameter_mesh) {
+  if (!mesh.valid()) return tessera::internal::empty_handle("Strategy::create()", "Mesh");
   if (tessera::internal::runtime_of(mesh) == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("a strategy needs a live mesh; ", mesh.to_string(),

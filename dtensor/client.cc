@@ -142,6 +142,7 @@ Status Client::check_local_device(int local_device) const {
 StatusOr<Group> Client::group(const Mesh& mesh, absl::Span<const std::string> axes,
                               int local_device) const {
   TESSERA_RETURN_IF_ERROR(check_valid("Client::group"));
+  if (!mesh.valid()) return internal::empty_handle("Client::group()", "Mesh");
   TESSERA_RETURN_IF_ERROR(check_local_device(local_device));
   const int id = local_devices()[local_device].id;
   const std::optional<int64_t> position = mesh.position_of_device(id);

@@ -410,6 +410,156 @@ const Row kMovedFromRows[] = {
      }},
 };
 
+// Empty handles. A row whose message begins with "..." is of a layer above, which may name its
+// call.
+const Row kEmptyRows[] = {
+    {"await_of_an_empty_tensor", kFailed,
+     "DTensor::await() of an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) { return DTensor().await(); }},
+    {"status_of_an_empty_tensor", kFailed,
+     "DTensor::status() of an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) { return DTensor().status(); }},
+    {"shard_of_an_empty_tensor", kFailed,
+     "DTensor::shard() of an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) { return DTensor().shard<float>(0).status(); }},
+    {"to_host_of_an_empty_tensor", kFailed,
+     "DTensor::to_host() of an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) { return DTensor().to_host<float>().status(); }},
+    {"item_of_an_empty_tensor", kFailed,
+     "DTensor::item() of an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) { return DTensor().item<float>().status(); }},
+    {"gather_of_an_empty_tensor", kFailed,
+     "DTensor::gather_to() of an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) { return DTensor().gather_to<float>(0).status(); }},
+    {"text_of_an_empty_tensor", kFailed,
+     "to_string() of an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) { return to_string(DTensor()).status(); }},
+    {"relayout_of_an_empty_tensor", kFailed,
+     "relayout() of an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) { return relayout(DTensor(), b.whole).await(); }},
+    {"relayout_of_an_empty_tensor_to_text", kFailed,
+     "relayout() of an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) { return relayout(DTensor(), "[x]").await(); }},
+    {"local_map_of_an_empty_tensor", kFailed,
+     "local_map() of an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) {
+       return local_map(b.line, {8}, DType::kFloat32, {DTensor()}, nothing).await();
+     }},
+    {"operation_on_an_empty_tensor", kFailed, "...",
+     [](Bench& b) { return ops::add(DTensor(), iota<float>({8}, b.line)).await(); }},
+    {"dlpack_of_an_empty_tensor", kFailed,
+     "the tensor is an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) { return to_dlpack(DTensor(), 0).status(); }},
+    {"npy_of_an_empty_tensor", kFailed,
+     "write_npy ...: the tensor is an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) { return write_npy(b.client, "/nowhere/x.npy", DTensor()); }},
+    {"checkpoint_of_an_empty_tensor", kFailed,
+     "...the tensor is an empty DTensor; assign a value to the DTensor first",
+     [](Bench& b) {
+       return checkpoint::save(b.client, "/nowhere/x", {{"w", DTensor()}});
+     }},
+    {"zeros_under_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) { return zeros<float>({8}, Layout()).await(); }},
+    {"from_host_under_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) { return from_host<float>(b.forty_eight, {48}, Layout()).await(); }},
+    {"from_function_under_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) {
+       return from_function<float>({8}, Layout(), [](const Box&, absl::Span<float>) {}).await();
+     }},
+    {"from_shards_under_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) {
+       return from_shards<float>({8, 6}, Layout(), b.shards()).await();
+     }},
+    {"from_memory_under_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) { return from_memory<float>({48}, Layout(), {b.forty_eight}, nullptr).await(); }},
+    {"from_dlpack_under_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) { return from_dlpack({8}, Layout(), {}).await(); }},
+    {"random_numbers_under_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) {
+       return random::uniform<float>(random::Key::from_seed(1), {8}, Layout()).await();
+     }},
+    {"relayout_to_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) { return relayout(iota<float>({8}, b.line), Layout()).await(); }},
+    {"local_map_to_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) { return local_map(Layout(), {8}, DType::kFloat32, {}, nothing).await(); }},
+    {"read_npy_under_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) { return read_npy(b.client, "/nowhere/x.npy", Layout()).status(); }},
+    {"restore_under_an_empty_layout", kFailed,
+     "target \"w\": the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) {
+       return checkpoint::restore(b.client, "/nowhere/x", {{"w", Layout()}}).status();
+     }},
+    {"loader_of_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) {
+       return input::distribute(b.client, input::Dataset::range(8).batch(4), {Layout()}).status();
+     }},
+    {"picture_of_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) { return visualize(Layout(), {8}).status(); }},
+    {"plan_from_an_empty_layout", kFailed,
+     "plan_relayout() of an empty Layout; assign a value to the Layout first",
+     [](Bench& b) { return plan_relayout(Layout(), b.line, {8}, DType::kFloat32).status(); }},
+    {"plan_to_an_empty_layout", kFailed,
+     "the layout is an empty Layout; make one with Layout::parse(mesh, ...)",
+     [](Bench& b) { return plan_relayout(*b.line, Layout(), {8}, DType::kFloat32).status(); }},
+    {"group_of_an_empty_mesh", kFailed,
+     "Client::group() of an empty Mesh; assign a value to the Mesh first",
+     [](Bench& b) { return b.client.group(Mesh(), {"x"}, 0).status(); }},
+    {"strategy_of_an_empty_mesh", kFailed,
+     "Strategy::create() of an empty Mesh; assign a value to the Mesh first",
+     [](Bench& b) { return distribute::Strategy::create(b.client, Mesh(), {"x"}).status(); }},
+    {"barrier_of_an_empty_mesh", kFailed,
+     "Mesh::barrier() of an empty Mesh; assign a value to the Mesh first",
+     [](Bench& b) { return Mesh().barrier(); }},
+};
+
+// Text where no argument has a mesh, and text that the mesh refuses.
+const Row kLayoutTextRows[] = {
+    {"zeros_under_text", kInvalid,
+     "the layout \"[x]\" is text, and no argument names a mesh; use Layout::parse(mesh, \"[x]\")",
+     [](Bench&) { return zeros<float>({8}, "[x]").await(); }},
+    {"local_map_without_inputs_to_text", kInvalid,
+     "the layout \"[x]\" is text, and no argument names a mesh; use Layout::parse(mesh, \"[x]\")",
+     [](Bench&) { return local_map("[x]", {8}, DType::kFloat32, {}, nothing).await(); }},
+    {"relayout_to_an_axis_of_no_mesh", kInvalid,
+     "layout \"[y]\" names axis \"y\" in dim 0; mesh {x=4} has \"x\"",
+     [](Bench& b) { return relayout(iota<float>({8}, b.line), "[y]").await(); }},
+    {"item_of_48_elements", kInvalid,
+     "item() of a tensor of shape [8, 6]: it has 48 elements, and item() is the value of one; use "
+     "to_host()",
+     [](Bench& b) {
+       return iota<float>({8, 6}, b.rows).item<float>().status();
+     }},
+    {"gather_to_no_client", kInvalid, "gather_to(1): clients are 0 to 0",
+     [](Bench& b) {
+       return iota<float>({8, 6}, b.rows).gather_to<float>(1).status();
+     }},
+    {"from_memory_of_another_size", kInvalid,
+     "from_memory: the shard of device 0 under [x] has 48 elements; its box [0:2] needs 2",
+     [](Bench& b) {
+       const absl::Span<const float> all = b.forty_eight;
+       return from_memory<float>({8}, b.line, {all, all, all, all}, nullptr).await();
+     }},
+    {"from_memory_of_null", kInvalid,
+     "from_memory: the shard of device 0 under [x] is null and has 2 elements; pass memory that "
+     "holds them",
+     [](Bench& b) {
+       const absl::Span<const float> null(nullptr, 2);
+       return from_memory<float>({8}, b.line, {null, null, null, null}, nullptr).await();
+     }},
+};
+
 class BadInputTest : public ::testing::TestWithParam<Row> {};
 
 TEST_P(BadInputTest, IsRefused) {
@@ -427,6 +577,27 @@ INSTANTIATE_TEST_SUITE_P(LocalMap, BadInputTest, ::testing::ValuesIn(kLocalMapRo
                          bad_input_name<Bench>);
 INSTANTIATE_TEST_SUITE_P(MovedFrom, BadInputTest, ::testing::ValuesIn(kMovedFromRows),
                          bad_input_name<Bench>);
+INSTANTIATE_TEST_SUITE_P(Empty, BadInputTest, ::testing::ValuesIn(kEmptyRows),
+                         bad_input_name<Bench>);
+INSTANTIATE_TEST_SUITE_P(LayoutText, BadInputTest, ::testing::ValuesIn(kLayoutTextRows),
+                         bad_input_name<Bench>);
+
+TEST(AccessorsTest, OfAnEmptyTensorAreTotal) {
+  const DTensor empty;
+  EXPECT_FALSE(empty.valid());
+  EXPECT_EQ(empty.num_local_shards(), 0);
+  EXPECT_EQ(empty.shape(), Shape());
+  EXPECT_EQ(empty.layout().rank(), 0);
+  EXPECT_EQ(empty.dtype(), DType::kFloat32);
+  EXPECT_EQ(empty.explain(),
+            "failed: the tensor is an empty DTensor; assign a value to the DTensor first\n");
+  TESSERA_ASSERT_OK_AND_ASSIGN(Bench bench, Bench::create());
+  DTensor x = empty;
+  x = iota<float>({8}, bench.line);
+  EXPECT_TRUE(x.valid());
+  EXPECT_FALSE(moved_from(x).valid());
+  EXPECT_THAT(x.await(), IsOk());
+}
 
 TEST(AccessorsTest, OfHandlesThatWereMovedFromAreTotal) {
   TESSERA_ASSERT_OK_AND_ASSIGN(Bench bench, Bench::create());
