@@ -63,7 +63,7 @@ const Operation* operation_of(const CallKey& key) { return key.operation; }
 const Operation* operation_of(const OpCall& call) { return &call.operation; }
 const Layout* out_of(const CallKey& key) { return key.out.has_value() ? &*key.out : nullptr; }
 const Layout* out_of(const OpCall& call) {
-  return call.out.layout.has_value() ? &**call.out.layout : nullptr;
+  return call.out.layout.has_value() ? &*call.out.layout->layout() : nullptr;
 }
 
 // Takes a key, or a call that has the key: the cache finds it without a copy.
@@ -116,7 +116,7 @@ CallKey key_of(const OpCall& call) {
   for (const DTensor& operand : call.operands) {
     key.operands.push_back({without_runtime(operand.layout()), operand.shape(), operand.dtype()});
   }
-  if (call.out.layout.has_value()) key.out = without_runtime(**call.out.layout);
+  if (call.out.layout.has_value()) key.out = without_runtime(*call.out.layout->layout());
   return key;
 }
 
@@ -134,9 +134,9 @@ Status check_meshes(const OpCall& call) {
                    " on ", other.to_string(), other == mesh ? " of another client" : "",
                    "; relayout() one of them to the other's mesh");
   }
-  if (call.out.layout.has_value() && (*call.out.layout)->mesh() != mesh) {
+  if (const Layout* const out = out_of(call); out != nullptr && out->mesh() != mesh) {
     return refusal(call.operation.name, "the operands are on ", mesh.to_string(), ", and out ",
-                   (*call.out.layout)->to_string(), " on ", (*call.out.layout)->mesh().to_string());
+                   out->to_string(), " on ", out->mesh().to_string());
   }
   if (call.operation.needs_host && !first.uses_host_memory) {
     return absl::UnimplementedError(
@@ -147,13 +147,19 @@ Status check_meshes(const OpCall& call) {
   return absl::OkStatus();
 }
 
-// Errors found before the plan is asked for: of operands, of `out`, and of meshes that differ.
-Status check_call(const OpCall& call) {
-  for (const DTensor& operand : call.operands) {
+// The first error of the operands.
+Status error_of(absl::Span<const DTensor> operands) {
+  for (const DTensor& operand : operands) {
     TESSERA_RETURN_IF_ERROR(internal::facts_of(operand).error);
   }
+  return absl::OkStatus();
+}
+
+// Errors found before the plan is asked for, beside those of operands: of `out`, and of meshes that
+// differ.
+Status check_call(const OpCall& call) {
   if (call.out.layout.has_value()) {
-    TESSERA_RETURN_IF_ERROR(call.out.layout->status());
+    TESSERA_RETURN_IF_ERROR(call.out.layout->layout().status());
   }
   return check_meshes(call);
 }
@@ -173,7 +179,7 @@ StatusOr<Decision> decide(const OpCall& call, OpPlan plan) {
     operands.push_back({layouts.back(), operand.shape(), operand.dtype()});
   }
   std::optional<Layout> out;
-  if (call.out.layout.has_value()) out = without_runtime(**call.out.layout);
+  if (out_of(call) != nullptr) out = without_runtime(*out_of(call));
   const PlanOptions options = internal::plan_options_of(call.operands[0]);
   TESSERA_ASSIGN_OR_RETURN(LayoutDecision decided,
                            decide_layouts(call.operation.name, plan, operands, out, options,
@@ -243,8 +249,13 @@ Results refuse(const OpCall& call, Status error) { return {refused(call, std::mo
 Results apply(const Operation& operation, absl::Span<const DTensor> operands,
               Attributes::Values values, const Out& out) {
   const Attributes attributes(operation.attributes, std::move(values));
-  const OpCall call = {operation, operands, attributes, out};
-  Status status = check_call(call);
+  Status status = error_of(operands);
+  if (!status.ok()) return refuse({operation, operands, attributes, out}, std::move(status));
+  // From here on `out` is a layout, and no text.
+  const Out read =
+      out.layout.has_value() ? Out(out.layout->resolve(operands[0].layout().mesh())) : Out();
+  const OpCall call = {operation, operands, attributes, read};
+  status = check_call(call);
   if (!status.ok()) return refuse(call, std::move(status));
   if (operation.parts != nullptr) {
     Results results = operation.parts(call);

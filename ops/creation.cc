@@ -82,33 +82,33 @@ StatusOr<int64_t> count_of_arange(double start, double limit, double step) {
 DTensor internal::arange_raw(DType dtype, int64_t start, int64_t limit, int64_t step,
                              const LayoutArg& layout) {
   const StatusOr<int64_t> count = count_of_arange(dtype, start, limit, step);
-  if (!count.ok()) return failed_tensor(dtype, {0}, layout, count.status());
-  return of_indices(dtype, DType::kInt64, *count, layout,
+  if (!count.ok()) return failed_tensor(dtype, {0}, layout.layout(), count.status());
+  return of_indices(dtype, DType::kInt64, *count, layout.layout(),
                     [&](const DTensor& i) { return i * step + start; });
 }
 
 DTensor internal::arange_raw(DType dtype, double start, double limit, double step,
                              const LayoutArg& layout) {
   const StatusOr<int64_t> count = count_of_arange(start, limit, step);
-  if (!count.ok()) return failed_tensor(dtype, {0}, layout, count.status());
-  return of_indices(dtype, DType::kFloat64, *count, layout,
+  if (!count.ok()) return failed_tensor(dtype, {0}, layout.layout(), count.status());
+  return of_indices(dtype, DType::kFloat64, *count, layout.layout(),
                     [&](const DTensor& i) { return i * step + start; });
 }
 
 DTensor internal::linspace_raw(DType dtype, double start, double limit, int64_t count,
                                const LayoutArg& layout, Endpoint endpoint) {
   if (count < 0) {
-    return failed_tensor(dtype, {0}, layout,
+    return failed_tensor(dtype, {0}, layout.layout(),
                          refusal("linspace", "of ", count, " numbers; it should be 0 or more"));
   }
   if (!std::isfinite(limit - start)) {
-    return failed_tensor(dtype, {count}, layout,
+    return failed_tensor(dtype, {count}, layout.layout(),
                          refusal("linspace", "from ", start, " to ", limit,
                                  "; the numbers and their distance should be finite"));
   }
   const bool has_limit = endpoint == Endpoint::kIncluded && count > 1;
   const int64_t num_steps = has_limit ? count - 1 : std::max<int64_t>(count, 1);
-  return of_indices(dtype, DType::kFloat64, count, layout, [&](const DTensor& i) {
+  return of_indices(dtype, DType::kFloat64, count, layout.layout(), [&](const DTensor& i) {
     const DTensor numbers = i * (limit - start) / num_steps + start;
     if (!has_limit) return numbers;
     const DTensor last = full<double>({1}, limit, Layout::replicated(i.layout().mesh(), 1));
@@ -137,8 +137,8 @@ DTensor internal::eye_raw(DType dtype, int64_t rows, int64_t columns, const Layo
                           int64_t diagonal) {
   const Shape shape = {rows, columns};
   const Status valid = with_context(validate_shape(shape, dtype), "eye");
-  if (!valid.ok()) return failed_tensor(dtype, shape, layout, valid);
-  const StatusOr<Layout>& known = layout;
+  if (!valid.ok()) return failed_tensor(dtype, shape, layout.layout(), valid);
+  const StatusOr<Layout>& known = layout.layout();
   if (!known.ok() || known->rank() != 2) return iota_raw(dtype, shape, layout);
   const DTensor is_on =
       compare_places(shape, *known, diagonal,
@@ -156,7 +156,7 @@ Results like_operand(const OpCall& call, const Scalar& value) {
   const StatusOr<ElementBytes> element = element_of(call.operation.name, value, x.dtype());
   if (!element.ok()) return refuse(call, element.status());
   const StatusOr<Layout> layout =
-      call.out.layout.has_value() ? *call.out.layout : x.layout().without_partial();
+      call.out.layout.has_value() ? call.out.layout->layout() : x.layout().without_partial();
   return {internal::full_raw(x.dtype(), x.shape(), layout, element->data())};
 }
 

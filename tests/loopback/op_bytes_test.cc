@@ -198,7 +198,7 @@ StatusOr<Promise> promise_of(const OpCase& row, const std::vector<DTensor>& oper
   std::vector<ops::Operand> given;
   for (const DTensor& each : operands) given.push_back({each.layout(), each.shape(), each.dtype()});
   std::optional<Layout> asked;
-  if (out.layout.has_value()) asked = **out.layout;
+  if (out.layout.has_value()) asked = *out.layout->layout();
   const PlanOptions options = internal::plan_options_of(operands[0]);
   TESSERA_ASSIGN_OR_RETURN(const ops::LayoutDecision decided,
                            ops::decide_layouts(row.op.c_str(), plan, given, asked, options));

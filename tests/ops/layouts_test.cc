@@ -112,7 +112,7 @@ StatusOr<DTensor> run_row(const Client& client, const OpCase& row,
   const DTensor result = run_row(row, operands, row.seed.empty() ? out : ops::Out());
   TESSERA_RETURN_IF_ERROR(result.status());
   if (row.seed.empty()) {
-    TESSERA_REQUIRE(row.out == "-" || result.layout() == **out.layout);
+    TESSERA_REQUIRE(row.out == "-" || result.layout() == *out.layout->layout());
     return result;
   }
   const OpOperand seed = {row.operands[0].mesh, result.dtype(), result.shape(),

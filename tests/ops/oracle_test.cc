@@ -228,12 +228,12 @@ class Combinations {
     ops::Out out;
     if (number % 3 == 0) {
       out = outs_[(number / 3) % outs_.size()];
-      absl::StrAppend(&subject, " -> ", (*out.layout)->to_string());
+      absl::StrAppend(&subject, " -> ", out.layout->layout()->to_string());
     }
     const DTensor result = run_row(row_, operands, out);
     TESSERA_RETURN_IF_ERROR(result.status());
     if (out.layout.has_value()) {
-      TESSERA_REQUIRE(result.layout() == **out.layout, result.layout().to_string());
+      TESSERA_REQUIRE(result.layout() == *out.layout->layout(), result.layout().to_string());
     } else {
       absl::StrAppend(&subject, " -> (", result.layout().to_string(), ")");
       TESSERA_RETURN_IF_ERROR(check_only_split_as(chosen, result.layout()));

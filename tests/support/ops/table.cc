@@ -161,7 +161,7 @@ bool is_creation(const std::string& name) {
 DTensor run_row(const OpCase& row, Operands x, const ops::Out& out) {
   if (is_creation(row.op)) {
     const DType dtype = *ops::read_dtype(row.attributes.at("dtype"));
-    return visit_dtype(dtype, [&]<class T>() { return create<T>(row, *out.layout); });
+    return visit_dtype(dtype, [&]<class T>() { return create<T>(row, out.layout->layout()); });
   }
   if (row.op == "elementwise") return function_of_elements(x, out);
   if (row.op == "local_map") return function_of_shards(x, out);
