@@ -32,6 +32,14 @@ struct Variable::State {
   DTensor value;
 };
 
+// The contents of an empty handle. Not changed.
+Variable::State& Variable::empty() {
+  static State* const kEmpty = new State(
+      "", internal::failed_tensor(DType::kFloat32, {}, Layout(),
+                                  internal::empty_handle("Variable::value()", "Variable")));
+  return *kEmpty;
+}
+
 namespace {
 
 DTensor checked_initial(const std::string& name, const DTensor& initial) {
@@ -52,17 +60,20 @@ Variable::Variable(std::string name, const DTensor& initial) {
   state_ = std::make_shared<State>(std::move(name), value);
 }
 
-const std::string& Variable::name() const { return state_->name; }
-DType Variable::dtype() const { return state_->dtype; }
-const Shape& Variable::shape() const { return state_->shape; }
-const Layout& Variable::layout() const { return state_->layout; }
+const std::string& Variable::name() const { return state().name; }
+DType Variable::dtype() const { return state().dtype; }
+const Shape& Variable::shape() const { return state().shape; }
+const Layout& Variable::layout() const { return state().layout; }
 
 DTensor Variable::value() const {
-  std::lock_guard<std::mutex> lock(state_->mutex);
-  return state_->value;
+  std::lock_guard<std::mutex> lock(state().mutex);
+  return state().value;
 }
 
 Status Variable::check(const char* function, const DTensor& value) const {
+  if (!valid()) {
+    return internal::empty_handle(absl::StrCat("Variable::", function, "()"), "Variable");
+  }
   if (state_->guard != nullptr) TESSERA_RETURN_IF_ERROR(state_->guard(function));
   TESSERA_RETURN_IF_ERROR(internal::facts_of(this->value()).error);
   TESSERA_RETURN_IF_ERROR(internal::facts_of(value).error);
@@ -101,6 +112,7 @@ Status Variable::assign_sub(const DTensor& delta) {
 
 Status internal::update_value(const Variable& variable,
                               absl::FunctionRef<Status(DTensor& value)> update) {
+  if (!variable.valid()) return empty_handle("apply()", "Variable");
   const auto& guard = variable.state_->guard;
   if (guard != nullptr) TESSERA_RETURN_IF_ERROR(guard("the optimizer's update"));
   std::lock_guard<std::mutex> changing(variable.state_->changing);

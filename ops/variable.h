@@ -42,10 +42,14 @@ void guard_assignments(const Variable& variable, std::function<Status(const char
 
 class Variable {
  public:
+  // An empty handle: value() and every assignment are FailedPrecondition, naming the call.
+  Variable() = default;
   // The initial value gives shape, dtype and layout, which must not be partial: value() and every
   // assignment return its error, or InvalidArgument for a partial one.
   Variable(std::string name, const DTensor& initial);
 
+  // False for Variable(), and for a variable that was moved from.
+  bool valid() const { return state_ != nullptr; }
   const std::string& name() const;
   DType dtype() const;
   const Shape& shape() const;
@@ -68,6 +72,8 @@ class Variable {
 
  private:
   struct State;
+  static State& empty();
+  State& state() const { return state_ != nullptr ? *state_ : empty(); }
   friend Status internal::update_value(const Variable& variable,
                                        absl::FunctionRef<Status(DTensor& value)> update);
   friend void internal::guard_assignments(const Variable& variable,
@@ -77,7 +83,7 @@ class Variable {
                 absl::FunctionRef<DTensor(const DTensor& value)> change);
   Status check(const char* function, const DTensor& value) const;
 
-  std::shared_ptr<State> state_;
+  std::shared_ptr<State> state_;  // null: empty
 };
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What programs write with symbols: operators of tensors, and parts of tensors as x[{...}].
+// What programs write first: operators of tensors, parts of tensors as x[{...}], layouts as text,
+// dims, and empty variables.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -20,10 +21,12 @@
 #include "gtest/gtest.h"
 #include "layout/layout.h"
 #include "mesh/mesh.h"
+#include "ops/creation.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
 #include "ops/shapes.h"
 #include "ops/tape.h"
+#include "ops/variable.h"
 #include "tests/support/clients.h"
 #include "tests/support/forked.h"
 #include "tests/support/job_forms.h"
@@ -208,6 +211,70 @@ TEST_P(OpsNotationTest, GradientsGoToTheElementsOfThePart) {
               }),
               IsOk());
 }
+
+// ---- Layouts as text
+
+TEST_P(OpsNotationTest, OutMayBeText) {
+  EXPECT_THAT(
+      run([](Client& client) -> Status {
+        TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 4}, {"y", 2}}));
+        const DTensor x = iota<float>({4, 2}, Layout::parse(mesh, "[x, -]"));
+        const char* const texts[] = {"[-, y]", "[x, y]", "[-, -]"};
+        for (const char* const text : texts) {
+          const DTensor sum = ops::add(x, x, text);
+          EXPECT_EQ(sum.layout().to_string(), text);
+          TESSERA_RETURN_IF_ERROR(expect_values<float>(sum, {0, 2, 4, 6, 8, 10, 12, 14}));
+          EXPECT_EQ(ops::zeros_like(x, text).layout().to_string(), text);
+          EXPECT_EQ(ops::tril(x, 0, text).layout().to_string(), text);
+        }
+        EXPECT_EQ(ops::sum(x, 0, ops::KeepDims::kNo, "[-]").layout().to_string(), "[-]");
+        EXPECT_EQ(ops::var(x, 0, ops::KeepDims::kNo, "[y]").layout().to_string(), "[y]");
+        EXPECT_THAT(
+            ops::neg(x, "[z, -]").status(),
+            StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("names axis \"z\" in dim 0")));
+        // The first error is the operand's.
+        EXPECT_THAT(ops::neg(x[{9}], "[z, -]").status(),
+                    StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("index 9")));
+        // No argument has a mesh.
+        EXPECT_THAT(
+            arange<float>(3, "[x]").status(),
+            StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no argument names a mesh")));
+        return absl::OkStatus();
+      }),
+      IsOk());
+}
+
+// ---- Empty handles
+
+TEST(EmptyVariableTest, UseNamesTheCall) {
+  Variable empty;
+  EXPECT_FALSE(empty.valid());
+  EXPECT_EQ(empty.name(), "");
+  EXPECT_EQ(empty.shape(), Shape());
+  EXPECT_EQ(empty, Variable());
+  const auto refused = [](const char* call) {
+    return StatusIs(absl::StatusCode::kFailedPrecondition,
+                    HasSubstr(absl::StrCat("Variable::", call, "() of an empty Variable")));
+  };
+  const DTensor value = empty.value();
+  EXPECT_THAT(value.status(), refused("value"));
+  EXPECT_THAT(empty.assign(value), refused("assign"));
+  EXPECT_THAT(empty.assign_add(value), refused("assign_add"));
+  EXPECT_THAT(empty.assign_sub(value), refused("assign_sub"));
+}
+
+TEST_P(OpsNotationTest, EmptyVariablesTakeAnother) {
+  EXPECT_THAT(run([](Client& client) -> Status {
+                TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 8}}));
+                Variable kept;
+                kept = Variable("w", iota<float>({3}, Layout::parse(mesh, "[x]")));
+                TESSERA_REQUIRE(kept.valid());
+                return expect_values<float>(kept.value(), {0, 1, 2});
+              }),
+              IsOk());
+}
+
+// ---- Dims
 
 TEST_P(OpsNotationTest, DimsAreOneAListOrAll) {
   EXPECT_THAT(
