@@ -23,7 +23,12 @@ from tidy_headers import PRECOMPILED
 from tidy_pages import anchors, check_citations, check_facts, check_labels, check_paragraphs
 from tidy_pages import prose_lines
 from tidy_prose import check_prose, check_ragged_items, check_subjects
-from tidy_surface import INCLUDED_BY_PROGRAMS, check_public_comments, check_public_headers
+from tidy_surface import (
+    INCLUDED_BY_PROGRAMS,
+    check_public_comments,
+    check_public_headers,
+    check_public_surface,
+)
 
 RATCHET = "tools/checks/tidy_ratchet.txt"
 MAX_LINE_LENGTH = 100
@@ -553,6 +558,7 @@ rule_environment = checked_by("rule_environment", check_environment)
 rule_paragraph = checked_by("rule_paragraph", check_paragraphs)
 rule_fact_row = checked_by("rule_fact_row", check_facts)
 rule_public_header = checked_by("rule_public_header", check_public_headers)
+rule_public_surface = checked_by("rule_public_surface", check_public_surface)
 rule_public_comment = checked_by("rule_public_comment", check_public_comments)
 
 

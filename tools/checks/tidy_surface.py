@@ -6,11 +6,14 @@ import re
 LIST = "tools/checks/public_headers.txt"
 # The headers that programs include themselves.
 INCLUDED_BY_PROGRAMS = re.compile(r"tessera\.h|tessera/\w+\.h")
+# The public headers that may include one header of a library other than the standard one and
+# Abseil. tessera/tessera.h reaches none of these.
+OTHER_LIBRARIES = {"dtensor/eigen.h": "unsupported/Eigen/CXX11/Tensor", "tessera/mpi.h": "mpi.h"}
 
 
-def closure(tree):
+def closure(tree, roots=INCLUDED_BY_PROGRAMS):
     """Maps each header of the tree that programs get to (path, line) of the first include of it."""
-    found = {path: (path, 1) for path in sorted(tree.files) if INCLUDED_BY_PROGRAMS.fullmatch(path)}
+    found = {path: (path, 1) for path in sorted(tree.files) if roots.fullmatch(path)}
     waiting = list(found)
     for path in waiting:  # grows meanwhile
         for i, line in enumerate(tree.files[path].split("\n")):
@@ -54,3 +57,24 @@ def check_public_comments(tree):
     for path in public:
         for line, name in private_names(tree, public, path):
             yield path, line, f"programs do not get {name}; say here what the reader needs of it"
+
+
+def check_public_surface(tree):
+    """Yields (path, line, message) where a public header defines a macro without the prefix, or
+    includes another library."""
+    for path in closure(tree):
+        for i, line in enumerate(tree.files[path].split("\n")):
+            macro = re.match(r"\s*#\s*define (\w+)", line)
+            if macro and not macro.group(1).startswith("TESSERA_"):
+                message = f"programs get the macro {macro.group(1)}; begin it with TESSERA_"
+                yield path, i + 1, message
+            name = re.match(r'#include [<"]([^>"]+)[>"]', line)
+            if not name or name.group(1) in tree.files:
+                continue
+            is_standard = re.fullmatch(r"[a-z_]+", name.group(1))
+            is_known = name.group(1) == OTHER_LIBRARIES.get(path)
+            if not is_standard and not is_known and not name.group(1).startswith("absl/"):
+                yield path, i + 1, f"programs would need {name.group(1)}; include it in a source"
+    for path, (includer, line) in closure(tree, re.compile("tessera/tessera.h")).items():
+        if path in OTHER_LIBRARIES:
+            yield includer, line, f"tessera/tessera.h reaches {path}, which needs another library"

@@ -501,6 +501,25 @@ class RuleTest(unittest.TestCase):
         mpi = {**tree, "tessera/mpi.h": '#include "a/c.h"\n'}
         self.check(rule, mpi, ("tessera/mpi.h:1", "tessera/mpi.h."), ("tessera/mpi.h:1", "a/c.h."))
 
+    def test_public_surface(self):
+        rule = tidy.rule_public_surface
+        tree = {
+            "tessera/tessera.h": '#include <vector>\n\n#include "a/b.h"\n#include "absl/d.h"\n',
+            "a/b.h": "#define TESSERA_X\n",
+            "tessera/mpi.h": "#include <mpi.h>\n",
+            "a/c.h": "#define X\n#include <mpi.h>\n",
+        }
+        self.check(rule, tree)
+        defined = {**tree, "a/b.h": "#define TESSERA_X\n#define X\n"}
+        self.check(rule, defined, ("a/b.h:2", "programs get the macro X"))
+        included = {**tree, "a/b.h": '#include "grpcpp/grpcpp.h"\n'}
+        self.check(rule, included, ("a/b.h:1", "programs would need grpcpp/grpcpp.h"))
+        for system in ("mpi.h", "sys/mman.h"):
+            included = {**tree, "a/b.h": f"#include <{system}>\n"}
+            self.check(rule, included, ("a/b.h:1", f"programs would need {system}"))
+        reached = {**tree, "a/b.h": '#include "tessera/mpi.h"\n'}
+        self.check(rule, reached, ("a/b.h:1", "tessera/tessera.h reaches tessera/mpi.h"))
+
     def test_public_comment(self):
         rule = tidy.rule_public_comment
         tree = {
