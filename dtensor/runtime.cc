@@ -13,6 +13,7 @@
 #include "dtensor/describe_devices.h"
 #include "dtensor/no_sync.h"
 #include "dtensor/run_before_exit.h"
+#include "mesh/mesh_runtime.h"
 
 namespace tessera {
 namespace {

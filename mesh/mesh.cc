@@ -353,13 +353,6 @@ std::string Mesh::to_string() const {
   return text;
 }
 
-const std::shared_ptr<MeshRuntime>& internal::runtime_of(const Mesh& mesh) { return mesh.runtime_; }
-
-Mesh internal::with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime) {
-  mesh.runtime_ = std::move(runtime);
-  return mesh;
-}
-
 bool operator==(const Mesh& a, const Mesh& b) {
   if (a.rep_ == b.rep_) return true;
   return a.rep().hash == b.rep().hash && a.rep().axes == b.rep().axes &&

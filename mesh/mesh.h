@@ -40,8 +40,6 @@
 
 namespace tessera {
 
-class Mesh;
-
 struct MeshAxis {
   std::string name;
   int64_t size;
@@ -55,10 +53,9 @@ struct MeshAxis {
 // its ids, because a large mesh has too many.
 std::string axes_to_string(absl::Span<const MeshAxis> axes);
 
-class MeshRuntime;
+class MeshRuntime;  // Internal.
 namespace internal {
-const std::shared_ptr<MeshRuntime>& runtime_of(const Mesh& mesh);
-Mesh with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime);
+struct MeshAccess;
 }  // namespace internal
 
 class Mesh {
@@ -140,8 +137,7 @@ class Mesh {
   }
 
  private:
-  friend const std::shared_ptr<MeshRuntime>& internal::runtime_of(const Mesh& mesh);
-  friend Mesh internal::with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime);
+  friend struct internal::MeshAccess;
 
   struct Rep;
   const Rep& rep() const { return rep_ != nullptr ? *rep_ : empty(); }

@@ -7,14 +7,14 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "mesh/mesh.h"
 
 namespace tessera {
-
-class Mesh;  // mesh.h
 
 // Thread-safe.
 class MeshRuntime {
@@ -26,10 +26,22 @@ class MeshRuntime {
 
 namespace internal {
 
+struct MeshAccess {
+  static const std::shared_ptr<MeshRuntime>& runtime_of(const Mesh& mesh) { return mesh.runtime_; }
+  static Mesh with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime) {
+    mesh.runtime_ = std::move(runtime);
+    return mesh;
+  }
+};
+
 // The runtime that the mesh is bound to; null: abstract.
-const std::shared_ptr<MeshRuntime>& runtime_of(const Mesh& mesh);
+inline const std::shared_ptr<MeshRuntime>& runtime_of(const Mesh& mesh) {
+  return MeshAccess::runtime_of(mesh);
+}
 // `mesh` bound to `runtime`.
-Mesh with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime);
+inline Mesh with_runtime(Mesh mesh, std::shared_ptr<MeshRuntime> runtime) {
+  return MeshAccess::with_runtime(std::move(mesh), std::move(runtime));
+}
 
 }  // namespace internal
 }  // namespace tessera
