@@ -94,7 +94,7 @@ struct ShardView {
   Box box;      // in global indices
   Shape shape;  // box.sizes
   absl::Span<const T> data;
-  std::shared_ptr<const Buffer> buffer;  // keeps the memory
+  std::shared_ptr<const void> buffer;  // keeps the memory
   internal::ViewOrigin origin = {};
 
   // A rank-`Rank` Eigen::TensorMap<const Eigen::Tensor<T, Rank, Eigen::RowMajor>> over the shard.
