@@ -49,17 +49,18 @@ macro(tessera_add_object_library name)
   list(APPEND TESSERA_OBJECTS $<TARGET_OBJECTS:tessera_${name}>)
 endmacro()
 
-# protoc and its gRPC plugin write the messages and services of a .proto file.
+# protoc and its gRPC plugin write the messages and services of a .proto file. They see it below
+# tessera/, as in Bazel, so that a program may have a file of the same path.
 function(tessera_add_proto target proto)
   set(folder "${PROJECT_BINARY_DIR}/protos")
-  string(REGEX REPLACE "\\.proto$" "" stem "${folder}/${proto}")
+  string(REGEX REPLACE "\\.proto$" "" stem "${folder}/tessera/${proto}")
   add_custom_command(
     OUTPUT ${stem}.pb.cc ${stem}.pb.h ${stem}.grpc.pb.cc ${stem}.grpc.pb.h
     COMMAND ${CMAKE_COMMAND} -E make_directory "${folder}"
     COMMAND
-      protobuf::protoc "--proto_path=${PROJECT_SOURCE_DIR}" "--cpp_out=${folder}"
+      protobuf::protoc "--proto_path=tessera=${PROJECT_SOURCE_DIR}" "--cpp_out=${folder}"
       "--grpc_out=${folder}" "--plugin=protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin>"
-      "${PROJECT_SOURCE_DIR}/${proto}"
+      "tessera/${proto}"
     DEPENDS "${PROJECT_SOURCE_DIR}/${proto}"
     VERBATIM
   )
