@@ -23,9 +23,9 @@
 #include "gtest/gtest.h"
 #include "job/cluster/cluster.h"
 #include "servers/cluster_coordinator.h"
-#include "servers/parameter_server.pb.h"
 #include "servers/task_links.h"
 #include "servers/testing/fake_task.h"
+#include "tessera/servers/parameter_server.pb.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::distribute {

@@ -28,7 +28,6 @@
 #include "servers/handle_access.h"
 #include "servers/heartbeats.h"
 #include "servers/outcome.h"
-#include "servers/parameter_server.pb.h"
 #include "servers/parameter_servers.h"
 #include "servers/registry_names.h"
 #include "servers/shard_rows.h"
@@ -39,6 +38,7 @@
 #include "servers/variable_place.h"
 #include "servers/variable_table.h"
 #include "servers/wire.h"
+#include "tessera/servers/parameter_server.pb.h"
 
 namespace tessera::distribute {
 

@@ -22,7 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "base/status.h"
 #include "input/source.h"
-#include "servers/parameter_server.pb.h"
+#include "tessera/servers/parameter_server.pb.h"
 
 namespace tessera::distribute::internal {
 

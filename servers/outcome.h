@@ -5,7 +5,7 @@
 #define TESSERA_SERVERS_OUTCOME_H_
 
 #include "base/status.h"
-#include "servers/parameter_server.pb.h"
+#include "tessera/servers/parameter_server.pb.h"
 
 namespace tessera::distribute::internal {
 

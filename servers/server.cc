@@ -25,7 +25,6 @@
 #include "mesh/mesh.h"
 #include "servers/heartbeats.h"
 #include "servers/outcome.h"
-#include "servers/parameter_server.pb.h"
 #include "servers/parameter_servers.h"
 #include "servers/parameter_store.h"
 #include "servers/task_service.h"
@@ -33,6 +32,7 @@
 #include "servers/tensor_message.h"
 #include "servers/wire.h"
 #include "servers/worker_runner.h"
+#include "tessera/servers/parameter_server.pb.h"
 
 namespace tessera::distribute {
 namespace {

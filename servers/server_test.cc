@@ -19,10 +19,10 @@
 #include "gtest/gtest.h"
 #include "job/coordinator/coordinator_channel.h"
 #include "servers/cluster_coordinator.h"
-#include "servers/parameter_server.grpc.pb.h"
-#include "servers/parameter_server.pb.h"
 #include "servers/remote_variable.h"
 #include "servers/testing/test_cluster.h"
+#include "tessera/servers/parameter_server.grpc.pb.h"
+#include "tessera/servers/parameter_server.pb.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::distribute {

@@ -29,8 +29,8 @@
 #include "absl/time/time.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "servers/parameter_server.grpc.pb.h"
-#include "servers/parameter_server.pb.h"
+#include "tessera/servers/parameter_server.grpc.pb.h"
+#include "tessera/servers/parameter_server.pb.h"
 
 namespace tessera::distribute::internal {
 

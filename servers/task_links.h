@@ -37,8 +37,8 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "job/cluster/cluster.h"
-#include "servers/parameter_server.pb.h"
 #include "servers/task_client.h"
+#include "tessera/servers/parameter_server.pb.h"
 
 namespace tessera::distribute::internal {
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/format.h"
 #include "job/coordinator/coordinator_channel.h"
-#include "servers/parameter_server.grpc.pb.h"
+#include "tessera/servers/parameter_server.grpc.pb.h"
 
 namespace tessera::distribute::internal {
 

@@ -16,8 +16,8 @@
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator/coordinator_channel.h"
-#include "servers/parameter_server.grpc.pb.h"
-#include "servers/parameter_server.pb.h"
+#include "tessera/servers/parameter_server.grpc.pb.h"
+#include "tessera/servers/parameter_server.pb.h"
 
 namespace tessera::distribute::internal {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "servers/parameter_server.pb.h"
+#include "tessera/servers/parameter_server.pb.h"
 #include "tests/support/matchers.h"
 
 namespace tessera::distribute::internal {

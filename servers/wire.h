@@ -13,9 +13,9 @@
 #include "input/source.h"
 #include "servers/function_registry.h"
 #include "servers/handle_access.h"
-#include "servers/parameter_server.pb.h"
 #include "servers/push_ledger.h"
 #include "servers/tensor_message.h"
+#include "tessera/servers/parameter_server.pb.h"
 
 namespace tessera::distribute::internal {
 

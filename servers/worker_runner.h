@@ -30,9 +30,9 @@
 #include "base/thread.h"
 #include "mesh/mesh.h"
 #include "servers/function_registry.h"
-#include "servers/parameter_server.pb.h"
 #include "servers/parameter_servers.h"
 #include "servers/worker_datasets.h"
+#include "tessera/servers/parameter_server.pb.h"
 
 namespace tessera::distribute::internal {
 

@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/format.h"
 #include "base/text.h"
-#include "job/coordinator/coordinator.grpc.pb.h"
 #include "job/coordinator/coordinator_server.h"
 #include "job/coordinator/coordinator_session.h"
 #include "job/coordinator/device_wait_messages.h"
@@ -26,6 +25,7 @@
 #include "job/environment/address.h"
 #include "job/environment/build.h"
 #include "job/environment/interface.h"
+#include "tessera/job/coordinator/coordinator.grpc.pb.h"
 
 namespace tessera {
 namespace {

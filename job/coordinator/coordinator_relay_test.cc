@@ -20,10 +20,10 @@
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 #include "job/coordinator/connect_coordinator.h"
-#include "job/coordinator/coordinator.grpc.pb.h"
 #include "job/coordinator/coordinator.h"
 #include "job/coordinator/coordinator_server.h"
 #include "job/environment/build.h"
+#include "tessera/job/coordinator/coordinator.grpc.pb.h"
 #include "tests/support/coordinator/clients.h"
 #include "tests/support/matchers.h"
 

@@ -15,7 +15,6 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "job/coordinator/coordinator.grpc.pb.h"
 #include "job/coordinator/coordinator_channel.h"
 #include "job/coordinator/coordinator_state.h"
 #include "job/coordinator/grpc_log.h"
@@ -28,6 +27,7 @@
 #include "job/environment/build.h"
 #include "job/environment/file_descriptor.h"
 #include "job/environment/host.h"
+#include "tessera/job/coordinator/coordinator.grpc.pb.h"
 
 namespace tessera {
 namespace {

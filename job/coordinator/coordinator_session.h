@@ -32,8 +32,8 @@
 #include "base/status.h"
 #include "base/thread.h"
 #include "job/coordinator/connect_coordinator.h"
-#include "job/coordinator/coordinator.grpc.pb.h"
 #include "job/coordinator/loss_teller.h"
+#include "tessera/job/coordinator/coordinator.grpc.pb.h"
 
 namespace tessera {
 

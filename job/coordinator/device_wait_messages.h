@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "job/coordinator/coordinator.pb.h"
 #include "job/coordinator/device_wait.h"
 #include "job/coordinator/id_ranges.h"
+#include "tessera/job/coordinator/coordinator.pb.h"
 
 namespace tessera {
 

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "job/coordinator/coordinator.pb.h"
+#include "tessera/job/coordinator/coordinator.pb.h"
 
 namespace tessera {
 

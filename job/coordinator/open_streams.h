@@ -21,7 +21,7 @@
 #include <random>
 #include <unordered_map>
 
-#include "job/coordinator/coordinator.grpc.pb.h"
+#include "tessera/job/coordinator/coordinator.grpc.pb.h"
 
 namespace tessera {
 

@@ -27,8 +27,8 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "base/thread.h"
-#include "job/coordinator/coordinator.pb.h"
 #include "job/coordinator/coordinator_state.h"
+#include "tessera/job/coordinator/coordinator.pb.h"
 
 namespace tessera {
 

@@ -20,8 +20,8 @@
 #include <string>
 #include <utility>
 
-#include "job/coordinator/coordinator.grpc.pb.h"
 #include "job/coordinator/open_streams.h"
+#include "tessera/job/coordinator/coordinator.grpc.pb.h"
 
 namespace tessera {
 

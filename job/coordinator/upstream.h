@@ -32,7 +32,7 @@
 
 #include "base/status.h"
 #include "base/thread.h"
-#include "job/coordinator/coordinator.grpc.pb.h"
+#include "tessera/job/coordinator/coordinator.grpc.pb.h"
 
 namespace tessera {
 

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "gtest/gtest.h"
 #include "job/coordinator/coordinator_channel.h"
-#include "servers/parameter_server.pb.h"
+#include "tessera/servers/parameter_server.pb.h"
 
 namespace tessera::distribute::testing {
 
