@@ -1,16 +1,16 @@
-"""@cuda: the CUDA toolkit and NCCL, or an empty repository where they are not installed.
+"""@tessera_cuda: the CUDA toolkit and NCCL, or an empty repository where they are not installed.
 
 Searched in $CUDA_HOME if that is set, else in /usr/local/cuda: `nvcc`, cuda_runtime_api.h and
 the static runtime library, of CUDA 12.1 or later (12.0 allows a kernel 4096
 bytes of parameters, and ours take up to 8712). NCCL (nccl.h and libnccl.so.2, of 2.28.7 or later)
 is searched in $NCCL_HOME if that is set, else in the toolkit and the system's folders.
 
-`@cuda//:defs.bzl` says what was found: HAVE_CUDA, HAVE_NCCL, HAVE_CUBLASLT, NVCC. `@cuda//:cudart`,
-`@cuda//:nccl_headers` and `@cuda//:nccl_library` exist in either case; without a toolkit, or
-without NCCL, they are empty, and targets that depend on them build without that part. Programs link
-neither NCCL nor cuBLASLt: they load them when they need them. Only the tests that look up names use
-the libraries here. cuBLASLt has 500 MB, so its test gets the path (CUBLASLT_LIBRARY, empty where it
-is not installed), and Bazel does not read the file.
+`@tessera_cuda//:defs.bzl` says what was found: HAVE_CUDA, HAVE_NCCL, HAVE_CUBLASLT, NVCC.
+`@tessera_cuda//:cudart`, `@tessera_cuda//:nccl_headers` and `@tessera_cuda//:nccl_library` exist in
+either case; without a toolkit, or without NCCL, they are empty, and targets that depend on them
+build without that part. Programs link neither NCCL nor cuBLASLt: they load them when they need
+them. Only the tests that look up names use the libraries here. cuBLASLt has 500 MB, so its test
+gets the path (CUBLASLT_LIBRARY, empty where it is not installed), and Bazel does not read the file.
 """
 
 _PLACES = ["/usr/local/cuda"]
@@ -167,7 +167,7 @@ def cuda_library(name, src, src_hdrs, nvcc, **attributes):
       name: of the target.
       src: the .cu file.
       src_hdrs: the headers of this repository that the .cu file includes.
-      nvcc: the compiler, as @cuda//:defs.bzl has it.
+      nvcc: the compiler, as @tessera_cuda//:defs.bzl has it.
       **attributes: of the cc_library.
     """
     objects = []
@@ -179,11 +179,13 @@ def cuda_library(name, src, src_hdrs, nvcc, **attributes):
             name = name + "_of_gpu",
             srcs = [src] + src_hdrs,
             outs = [name + "_of_gpu.o"],
-            # The second folder is that of this repository if another workspace builds it.
+            # Removes the path in the repository: what is left is its root, empty in its own
+            # workspace. Its name is Bazel's choice.
             cmd = " ".join([
+                "src=$(location %s); root=$${src%%%%%s/%s};" % (src, native.package_name(), src),
                 nvcc,
                 "-std=c++20 -O3 -Xcompiler=-fPIC -Xcompiler=-Wall --Werror=all-warnings",
-            ] + codes + ["-I. -Iexternal/tessera -c $(location %s) -o $@" % src]),
+            ] + codes + ["-I./$$root -c $$src -o $@"]),
             message = "Compiling kernels with nvcc",
             # Else `//...` compiles it once more, under the config of the command.
             tags = ["manual"],

@@ -1,9 +1,10 @@
-"""@gloo: the Gloo of this machine, or an empty repository where it is not installed.
+"""@tessera_gloo: the Gloo of this machine, or an empty repository where it is not installed.
 
 Searched in $GLOO_HOME if that is set, else where Debian's libgloo-dev is: include/gloo/config.h.
 Only the headers: a program loads the library when it needs it (transport/gloo/gloo_engine.h).
 
-`@gloo//:defs.bzl` says what was found: HAVE_GLOO. `@gloo//:gloo` exists in either case.
+`@tessera_gloo//:defs.bzl` says what was found: HAVE_GLOO. `@tessera_gloo//:gloo` exists in either
+case.
 """
 
 _BUILD = """

@@ -1,9 +1,9 @@
-"""@mpi: the MPI of this machine, or an empty repository where it is not installed.
+"""@tessera_mpi: the MPI of this machine, or an empty repository where it is not installed.
 
 Only tests use it: tessera/mpi.h is compiled by the user's program, with the MPI of that. Searched
 in $MPI_HOME if that is set, else where Debian's libopenmpi-dev is: include/mpi.h, lib/libmpi.so.
 
-`@mpi//:defs.bzl` says what was found: HAVE_MPI. `@mpi//:mpi` exists in either case.
+`@tessera_mpi//:defs.bzl` says what was found: HAVE_MPI. `@tessera_mpi//:mpi` exists in either case.
 """
 
 _PLACES = ["/usr/lib/x86_64-linux-gnu/openmpi", "/usr/lib/aarch64-linux-gnu/openmpi"]

@@ -84,8 +84,10 @@ def _if_precompiled(values):
 def _with_headers(rule, headers, attributes, copts = []):
     """Calls the rule, with precompiled headers and `copts` where it compiles something."""
     if attributes.get("srcs"):
-        repository = native.repository_name()  # "@" in its own workspace
-        root = "$(BINDIR)" if repository == "@" else "$(BINDIR)/external/" + repository[1:]
+        # Empty in its own workspace. Else the name that Bazel has for it, which is the name of its
+        # folder: "tessera", and with MODULE.bazel "tessera~" or "tessera+".
+        repository = native.repository_name().lstrip("@")
+        root = "$(BINDIR)" + ("/external/" + repository if repository else "")
         attributes["copts"] = _if_precompiled(
             ["-include", "%s/third_party/%s.h" % (root, headers)],
         ) + copts + attributes.pop("copts", [])
@@ -158,9 +160,9 @@ def cc_test(optimized = False, **attributes):
 
 _TEST_DEPS = [
     "//tests/support:matchers",
-    "@absl",
-    "@gtest",
-    "@gtest//:gtest_main",
+    "@tessera_absl//:absl",
+    "@tessera_gtest//:gtest",
+    "@tessera_gtest//:gtest_main",
 ]
 
 def tessera_test(deps = [], **attributes):

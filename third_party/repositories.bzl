@@ -1,7 +1,8 @@
 """The repositories that Tessera builds with: Debian's packages, and nothing downloaded.
 
 A workspace that uses Tessera calls `tessera_repositories()` after its own
-`local_repository(name = "tessera", ...)`.
+`local_repository(name = "tessera", ...)`, and `tessera_debian_bazel()` after that if its Bazel is
+Debian's 4.2.3. A workspace with MODULE.bazel calls neither: extensions.bzl.
 """
 
 load("//third_party:cuda.bzl", "cuda_repository")
@@ -41,37 +42,51 @@ _COVERAGE_BUILD = """
 filegroup(name = "coverage_report_generator", srcs = [], visibility = ["//visibility:public"])
 """
 
+# name -> path of a package of Debian; the BUILD file of absl, for one, is absl.BUILD.
+SYSTEM_LIBRARIES = {
+    "absl": "/usr/include/absl",
+    "eigen": "/usr/include/eigen3",
+    "grpc": "/usr/include/grpcpp",
+    "gtest": "/usr/include/gtest",
+    "hwy": "/usr/include/hwy",
+    "json": "/usr/include/nlohmann",
+    "ucx": "/usr/include/ucp",
+    "xxhash": "/usr/share/doc/libxxhash-dev",  # the header is alone in /usr/include
+}
+
 def tessera_repositories():
-    """Declares every repository that a target of Tessera can reach."""
-    _generated_repository(
-        name = "rules_cc",
-        files = {"BUILD": "", "cc/BUILD": "", "cc/defs.bzl": _RULES_CC_DEFS},
-    )
-    _generated_repository(
-        name = "remote_coverage_tools",
-        files = {"BUILD": _COVERAGE_BUILD},
-    )
-    native.local_repository(name = "platforms", path = "/usr/share/bazel/tools/platforms")
-    native.local_repository(name = "rules_java", path = "/usr/share/bazel/rules/java")
-    native.local_repository(name = "rules_proto", path = "/usr/share/bazel/rules/proto")
-    native.local_repository(name = "bazel_skylib", path = "/usr/share/bazel/tools/skylib")
+    """Declares every repository that a target of Tessera can reach.
 
-    cuda_repository(name = "cuda")
-    gloo_repository(name = "gloo")
-    mpi_repository(name = "mpi")
+    All names begin with tessera_, so that a workspace may have an @absl or @grpc of its own.
+    """
+    cuda_repository(name = "tessera_cuda")
+    gloo_repository(name = "tessera_gloo")
+    mpi_repository(name = "tessera_mpi")
 
-    for name, path in {
-        "absl": "/usr/include/absl",
-        "eigen": "/usr/include/eigen3",
-        "grpc": "/usr/include/grpcpp",
-        "gtest": "/usr/include/gtest",
-        "hwy": "/usr/include/hwy",
-        "json": "/usr/include/nlohmann",
-        "ucx": "/usr/include/ucp",
-        "xxhash": "/usr/share/doc/libxxhash-dev",  # the header is alone in /usr/include
-    }.items():
+    for name, path in SYSTEM_LIBRARIES.items():
         native.new_local_repository(
-            name = name,
+            name = "tessera_" + name,
             path = path,
             build_file = "@tessera//third_party:%s.BUILD" % name,
         )
+
+def tessera_debian_bazel():
+    """Declares what Debian's Bazel 4.2.3 itself needs, where nothing may be downloaded.
+
+    Only for that Bazel. A repository that the workspace has declared before stays.
+    """
+    existing = native.existing_rules()
+    for name, files in {
+        "rules_cc": {"BUILD": "", "cc/BUILD": "", "cc/defs.bzl": _RULES_CC_DEFS},
+        "remote_coverage_tools": {"BUILD": _COVERAGE_BUILD},
+    }.items():
+        if name not in existing:
+            _generated_repository(name = name, files = files)
+    for name, path in {
+        "platforms": "/usr/share/bazel/tools/platforms",
+        "rules_java": "/usr/share/bazel/rules/java",
+        "rules_proto": "/usr/share/bazel/rules/proto",
+        "bazel_skylib": "/usr/share/bazel/tools/skylib",
+    }.items():
+        if name not in existing:
+            native.local_repository(name = name, path = path)
