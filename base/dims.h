@@ -18,8 +18,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 struct AllDims {
   explicit constexpr AllDims() = default;  // {} is an empty list of dims

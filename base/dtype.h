@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "base/public.h"
 #include "base/status.h"
 
 namespace Eigen {
@@ -15,7 +16,7 @@ struct half;
 struct bfloat16;
 }  // namespace Eigen
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 enum class DType : uint8_t {
   kBool,

@@ -17,10 +17,11 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 struct HostArray {
   DType dtype = DType::kFloat32;

@@ -2,7 +2,7 @@
 //
 // TESSERA_PUBLIC: the mark of what programs link. A public header opens the namespace with it:
 //
-//   namespace tessera TESSERA_PUBLIC {
+//   namespace TESSERA_PUBLIC tessera {
 //
 // A shared library is compiled with hidden visibility, and exports the names of these namespaces
 // alone. An attribute is not allowed on `namespace a::b`, so nested namespaces are opened one by
@@ -10,6 +10,6 @@
 #ifndef TESSERA_BASE_PUBLIC_H_
 #define TESSERA_BASE_PUBLIC_H_
 
-#define TESSERA_PUBLIC __attribute__((visibility("default")))
+#define TESSERA_PUBLIC [[gnu::visibility("default")]]
 
 #endif  // TESSERA_BASE_PUBLIC_H_

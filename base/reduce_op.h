@@ -10,9 +10,10 @@
 
 #include "absl/strings/string_view.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/status.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 enum class ReduceOp : uint8_t { kSum, kProd, kMin, kMax, kAvg };
 inline constexpr int kNumReduceOps = 5;

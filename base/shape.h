@@ -23,9 +23,10 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/status.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 using Shape = std::vector<int64_t>;
 

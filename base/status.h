@@ -19,8 +19,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/public.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 using absl::Status;
 using absl::StatusOr;

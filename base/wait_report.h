@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/public.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // docs/errors.md, "Long waits", has the texts.
 struct WaitReport {

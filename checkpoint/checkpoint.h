@@ -33,6 +33,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "checkpoint/info.h"
 #include "checkpoint/options.h"
@@ -42,7 +43,8 @@
 #include "files/array_files.h"
 #include "ops/variable.h"
 
-namespace tessera::checkpoint {
+namespace TESSERA_PUBLIC tessera {
+namespace checkpoint {
 
 using tessera::NamedTensor;
 using tessera::read_npy;
@@ -122,6 +124,7 @@ StatusOr<std::string> latest(const Client& client, absl::string_view root);
 // `num_threads`: 0 for as many as the process has cores, 8 at most.
 Status verify(absl::string_view path, int num_threads = 0);
 
-}  // namespace tessera::checkpoint
+}  // namespace checkpoint
+}  // namespace tessera
 
 #endif  // TESSERA_CHECKPOINT_CHECKPOINT_H_

@@ -33,6 +33,7 @@
 #include <string>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "checkpoint/info.h"
 #include "checkpoint/options.h"
@@ -40,7 +41,8 @@
 #include "dtensor/client.h"
 #include "files/array_files.h"
 
-namespace tessera::checkpoint {
+namespace TESSERA_PUBLIC tessera {
+namespace checkpoint {
 
 class Checkpointer {
  public:
@@ -77,6 +79,7 @@ class Checkpointer {
   OwnedRun run_;
 };
 
-}  // namespace tessera::checkpoint
+}  // namespace checkpoint
+}  // namespace tessera
 
 #endif  // TESSERA_CHECKPOINT_CHECKPOINTER_H_

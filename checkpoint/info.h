@@ -23,9 +23,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/public.h"
 #include "base/shape.h"
 
-namespace tessera::checkpoint {
+namespace TESSERA_PUBLIC tessera {
+namespace checkpoint {
 
 // A box of a tensor, row-major and dense in a file.
 struct Piece {
@@ -77,6 +79,7 @@ struct Info {
   friend bool operator==(const Info& a, const Info& b) = default;
 };
 
-}  // namespace tessera::checkpoint
+}  // namespace checkpoint
+}  // namespace tessera
 
 #endif  // TESSERA_CHECKPOINT_INFO_H_

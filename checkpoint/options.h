@@ -9,10 +9,12 @@
 #include <map>
 #include <string>
 
+#include "base/public.h"
 #include "base/status.h"
 #include "layout/layout.h"
 
-namespace tessera::checkpoint {
+namespace TESSERA_PUBLIC tessera {
+namespace checkpoint {
 
 struct SaveOptions {
   // The program's own: a learning rate, a seed, the position in a data set. UTF-8.
@@ -79,6 +81,7 @@ struct RunOptions {
   int signal = SIGTERM;
 };
 
-}  // namespace tessera::checkpoint
+}  // namespace checkpoint
+}  // namespace tessera
 
 #endif  // TESSERA_CHECKPOINT_OPTIONS_H_

@@ -24,12 +24,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "checkpoint/options.h"
 #include "dtensor/client.h"
 #include "files/array_files.h"
 
-namespace tessera::checkpoint {
+namespace TESSERA_PUBLIC tessera {
+namespace checkpoint {
 
 namespace internal {
 class SaveState;
@@ -64,6 +66,7 @@ StatusOr<Pending> save_async(const Client& client, absl::string_view path,
                              absl::Span<const NamedTensor> tensors, const SaveOptions& options = {},
                              const AsyncOptions& async = {});
 
-}  // namespace tessera::checkpoint
+}  // namespace checkpoint
+}  // namespace tessera
 
 #endif  // TESSERA_CHECKPOINT_PENDING_H_

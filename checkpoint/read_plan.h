@@ -21,13 +21,15 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "checkpoint/info.h"
 #include "checkpoint/options.h"
 #include "layout/layout.h"
 #include "relayout/topology.h"
 
-namespace tessera::checkpoint {
+namespace TESSERA_PUBLIC tessera {
+namespace checkpoint {
 
 // Bytes of a file that are read by one system call.
 struct FileRead {
@@ -100,6 +102,7 @@ StatusOr<RestorePlan> plan_restore(std::shared_ptr<const Info> info,
                                    absl::Span<const Target> targets, const RestoreOptions& options,
                                    const Topology& topology);
 
-}  // namespace tessera::checkpoint
+}  // namespace checkpoint
+}  // namespace tessera
 
 #endif  // TESSERA_CHECKPOINT_READ_PLAN_H_

@@ -4,9 +4,10 @@
 #ifndef TESSERA_COLLECTIVES_BOX_PULL_H_
 #define TESSERA_COLLECTIVES_BOX_PULL_H_
 
+#include "base/public.h"
 #include "base/shape.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // One copy: `box` out of the buffer of member `source`, which holds `source_box`.
 struct BoxPull {

@@ -77,6 +77,7 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "collectives/box_pull.h"
@@ -85,7 +86,7 @@
 #include "collectives/work.h"
 #include "device/device_span.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 namespace internal {
 class GroupMember;

@@ -7,8 +7,9 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "base/public.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 enum class OpKind : uint8_t {
   kAllReduce,

@@ -18,9 +18,10 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 class Work;
 Status await_all(absl::Span<const Work> works, absl::Duration timeout);

@@ -8,7 +8,10 @@
 #include <array>
 #include <cstdint>
 
-namespace tessera::kernels {
+#include "base/public.h"
+
+namespace TESSERA_PUBLIC tessera {
+namespace kernels {
 
 using PhiloxKey = std::array<uint32_t, 2>;
 
@@ -33,6 +36,7 @@ struct RandomSpec {
   uint64_t range = 0;
 };
 
-}  // namespace tessera::kernels
+}  // namespace kernels
+}  // namespace tessera
 
 #endif  // TESSERA_COMPUTE_RANDOM_SPEC_H_

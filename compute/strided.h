@@ -12,8 +12,10 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 
-namespace tessera::kernels {
+namespace TESSERA_PUBLIC tessera {
+namespace kernels {
 
 // An operand of elementwise functions: an array and its strides along the dims of the result; the
 // stride is 0 where it is broadcast.
@@ -49,6 +51,7 @@ class MergedSpace {
   absl::InlinedVector<List, 3> strides_;  // by array
 };
 
-}  // namespace tessera::kernels
+}  // namespace kernels
+}  // namespace tessera
 
 #endif  // TESSERA_COMPUTE_STRIDED_H_

@@ -12,7 +12,9 @@
 #include <cstdint>
 #include <string>
 
-namespace tessera {
+#include "base/public.h"
+
+namespace TESSERA_PUBLIC tessera {
 
 enum class DeviceType : uint8_t { kCpu, kCuda };
 

@@ -18,8 +18,9 @@
 #include <utility>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 template <class T>
 class DeviceSpan {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
 #include "device/device.h"
@@ -23,7 +24,8 @@
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 // Values are of replicas that agree: of one dtype, shape and layout. Calls are collective over the
 // clients of the strategy.
@@ -65,6 +67,7 @@ StatusOr<std::shared_ptr<CrossDeviceOps>> hierarchical_copy_all_reduce(int num_p
 // By NCCL. FailedPrecondition on CPU devices, when the strategy is made.
 StatusOr<std::shared_ptr<CrossDeviceOps>> nccl_all_reduce(int num_packs = 1);
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_DISTRIBUTE_CROSS_DEVICE_OPS_H_

@@ -43,6 +43,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/public.h"
 #include "base/status.h"
 #include "distribute/input_options.h"
 #include "distribute/strategy.h"
@@ -52,7 +53,8 @@
 #include "input/iterator_state.h"
 #include "input/source.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 namespace internal {
 struct DatasetRep;
@@ -104,6 +106,7 @@ class DistributedDataset {
   std::shared_ptr<const internal::DatasetRep> rep_;  // null: moved from
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_DISTRIBUTE_DATASET_H_

@@ -18,11 +18,13 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "distribute/values.h"
 #include "dtensor/dtensor.h"
 
-namespace tessera::distribute::internal {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute::internal {
 
 // Values, or an error; with an error there may be values that carry it.
 template <class Value>
@@ -91,6 +93,7 @@ auto call_with(Fn& fn, First& first, [[maybe_unused]] absl::Span<const Value> re
   return fn(first, rest[index]...);
 }
 
-}  // namespace tessera::distribute::internal
+}  // namespace distribute::internal
+}  // namespace tessera
 
 #endif  // TESSERA_DISTRIBUTE_FUNCTION_RESULTS_H_

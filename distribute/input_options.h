@@ -6,9 +6,11 @@
 
 #include <cstdint>
 
+#include "base/public.h"
 #include "input/loader.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 enum class AutoShardPolicy : uint8_t {
   kAuto,  // kData
@@ -27,6 +29,7 @@ struct InputOptions {
   input::LoadOptions load = {};
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_DISTRIBUTE_INPUT_OPTIONS_H_

@@ -13,8 +13,10 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "base/public.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 enum class CommunicationImplementation : uint8_t { kAuto, kRing, kNccl };
 
@@ -60,6 +62,7 @@ struct VariableOptions {
   InitialValue initial = InitialValue::kAgree;
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_DISTRIBUTE_OPTIONS_H_

@@ -17,6 +17,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/reduce_op.h"
 #include "distribute/function_results.h"
 #include "distribute/options.h"
@@ -25,7 +26,8 @@
 #include "mesh/mesh.h"
 #include "ops/tape.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 class DistributedVariable;
 class Strategy;
@@ -100,6 +102,7 @@ class ReplicaContext {
   const int index_;
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_DISTRIBUTE_REPLICA_CONTEXT_H_

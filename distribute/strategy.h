@@ -30,6 +30,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
 #include "distribute/function_results.h"
@@ -41,11 +42,14 @@
 #include "layout/layout.h"
 #include "mesh/mesh.h"
 
-namespace tessera::input {
+namespace TESSERA_PUBLIC tessera {
+namespace input {
 class Dataset;
-}  // namespace tessera::input
+}  // namespace input
+}  // namespace tessera
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 class DistributedDataset;
 class DistributedVariable;
@@ -199,6 +203,7 @@ StatusOr<Strategy> central_storage_strategy(const Client& client,
 // Unimplemented, naming the device types that there are.
 StatusOr<Strategy> tpu_strategy(const Client& client);
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_DISTRIBUTE_STRATEGY_H_

@@ -18,10 +18,12 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 namespace internal {
 class Replicas;
@@ -82,6 +84,7 @@ struct ValueContext {
   int num_replicas_in_sync = 1;
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_DISTRIBUTE_VALUES_H_

@@ -22,13 +22,15 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "distribute/strategy.h"
 #include "dtensor/dtensor.h"
 #include "ops/variable.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 // A handle: copies mean the same variable.
 class DistributedVariable {
@@ -87,6 +89,7 @@ class DistributedVariable {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_DISTRIBUTE_VARIABLE_H_

@@ -49,6 +49,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "collectives/group.h"
 #include "device/device.h"
@@ -58,7 +59,7 @@
 #include "relayout/plan.h"
 #include "relayout/topology.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 class Runtime;  // Internal.
 namespace internal {

@@ -17,6 +17,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "device/arithmetic.h"
 #include "dtensor/client_options.h"
@@ -25,7 +26,7 @@
 
 namespace tessera {
 
-class Client;
+class TESSERA_PUBLIC Client;
 class Runtime;
 namespace cuda {
 struct Libraries;

@@ -13,13 +13,14 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/public.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
 #include "base/wait_report.h"
 #include "device/device.h"
 #include "relayout/topology.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 namespace mpi {
 class Calls;  // Internal.

@@ -41,13 +41,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "dtensor/index.h"
 #include "layout/layout.h"
 #include "relayout/plan.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 class Buffer;   // Internal.
 class Runtime;  // Internal.

@@ -20,11 +20,13 @@
 #include <utility>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "dtensor/dtensor.h"
 #include "unsupported/Eigen/CXX11/Tensor"
 
-namespace tessera::internal {
+namespace TESSERA_PUBLIC tessera {
+namespace internal {
 
 // Reports that a map of this rank was requested, and returns memory for as many elements as the
 // largest of the call's tensors, zeros at first. Throws where no function runs.
@@ -136,7 +138,8 @@ struct EigenMap {
   }
 };
 
-}  // namespace tessera::internal
+}  // namespace internal
+}  // namespace tessera
 
 // An AssignableMap in an expression is the TensorMap that it is made of.
 namespace Eigen::internal {

@@ -21,7 +21,9 @@
 #include <optional>
 #include <variant>
 
-namespace tessera {
+#include "base/public.h"
+
+namespace TESSERA_PUBLIC tessera {
 
 // Elements begin, begin + step, ... before `end`; without a limit from the first or to the last.
 struct Range {

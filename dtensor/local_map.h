@@ -26,12 +26,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 namespace internal {
 // The part of local_map() that runs on one device.

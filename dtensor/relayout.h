@@ -11,11 +11,12 @@
 #ifndef TESSERA_DTENSOR_RELAYOUT_H_
 #define TESSERA_DTENSOR_RELAYOUT_H_
 
+#include "base/public.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/replicas.h"
 #include "layout/layout.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // Moves the value to another layout, whose text is read on the tensor's mesh;
 // `relayout(std::move(x), to)` gives the source away. plan_relayout() plans the steps. Partial

@@ -4,7 +4,9 @@
 #ifndef TESSERA_DTENSOR_REPLICAS_H_
 #define TESSERA_DTENSOR_REPLICAS_H_
 
-namespace tessera {
+#include "base/public.h"
+
+namespace TESSERA_PUBLIC tessera {
 
 // kShared: devices of one host that get the same part of the tensor read one copy of it. A gather
 // then writes the tensor once, not once per device, and holds that much less memory. Equal on all

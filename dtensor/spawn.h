@@ -12,10 +12,11 @@
 #define TESSERA_DTENSOR_SPAWN_H_
 
 #include "absl/functional/function_ref.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "dtensor/client.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // Runs `fn` in that many child processes, each a connected client; each shuts its client down when
 // `fn` has returned. Returns when all have ended. The first failure, which names the client, stops

@@ -25,12 +25,13 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // The name is UTF-8 of 1 to 1024 bytes without control characters, and not "__metadata__".
 struct NamedTensor {

@@ -21,12 +21,13 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 struct DLPackVersion {
   uint32_t major;

@@ -6,13 +6,17 @@
 
 #include <cstdint>
 
-namespace tessera::input {
+#include "base/public.h"
+
+namespace TESSERA_PUBLIC tessera {
+namespace input {
 
 struct CsvOptions {
   // Lines at the start of each file that hold no values, such as the names of the columns.
   int64_t skip_lines = 0;
 };
 
-}  // namespace tessera::input
+}  // namespace input
+}  // namespace tessera
 
 #endif  // TESSERA_INPUT_CSV_OPTIONS_H_

@@ -37,12 +37,14 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "input/csv_options.h"
 #include "input/iterator_state.h"
 #include "input/source.h"
 
-namespace tessera::input {
+namespace TESSERA_PUBLIC tessera {
+namespace input {
 
 // Whether to keep a last batch that the elements do not fill.
 enum class Remainder { kKeep, kDrop };
@@ -149,6 +151,7 @@ class Dataset {
   std::shared_ptr<const internal::DatasetRep> rep_;  // null: moved from
 };
 
-}  // namespace tessera::input
+}  // namespace input
+}  // namespace tessera
 
 #endif  // TESSERA_INPUT_DATASET_H_

@@ -15,9 +15,11 @@
 
 #include <cstdint>
 
+#include "base/public.h"
 #include "base/status.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 struct InputContext {
   int num_input_pipelines = 1;
@@ -29,6 +31,7 @@ struct InputContext {
   StatusOr<int64_t> get_per_replica_batch_size(int64_t global_batch_size) const;
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_INPUT_INPUT_CONTEXT_H_

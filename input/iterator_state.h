@@ -17,9 +17,11 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/public.h"
 #include "base/status.h"
 
-namespace tessera::input {
+namespace TESSERA_PUBLIC tessera {
+namespace input {
 
 struct IteratorState {
   // The hash of the data set's source and operations. Functions do not count.
@@ -44,6 +46,7 @@ struct IteratorState {
   }
 };
 
-}  // namespace tessera::input
+}  // namespace input
+}  // namespace tessera
 
 #endif  // TESSERA_INPUT_ITERATOR_STATE_H_

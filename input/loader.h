@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/public.h"
 #include "base/status.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
@@ -37,7 +38,8 @@
 #include "input/source.h"
 #include "layout/layout.h"
 
-namespace tessera::input {
+namespace TESSERA_PUBLIC tessera {
+namespace input {
 
 namespace internal {
 struct LoaderRep;
@@ -116,6 +118,7 @@ class Loader {
 StatusOr<Loader> distribute(const Client& client, const Dataset& batches, const LayoutArgs& layouts,
                             const LoadOptions& options = {});
 
-}  // namespace tessera::input
+}  // namespace input
+}  // namespace tessera
 
 #endif  // TESSERA_INPUT_LOADER_H_

@@ -18,8 +18,10 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "base/public.h"
 
-namespace tessera::input {
+namespace TESSERA_PUBLIC tessera {
+namespace input {
 
 // Totals; nothing if a total is not known. `examples` is the cardinality of the data set before
 // batch().
@@ -51,6 +53,7 @@ class Progress {
   int64_t examples_ = 0;
 };
 
-}  // namespace tessera::input
+}  // namespace input
+}  // namespace tessera
 
 #endif  // TESSERA_INPUT_PROGRESS_H_

@@ -24,10 +24,12 @@
 #include "absl/types/span.h"
 #include "base/dtype.h"
 #include "base/host_array.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 
-namespace tessera::input {
+namespace TESSERA_PUBLIC tessera {
+namespace input {
 
 // The dtype and shape of one array of an element; a size of -1 differs from element to element.
 struct TensorSpec {
@@ -65,6 +67,7 @@ Status check_element(absl::Span<const TensorSpec> spec, const Element& element);
 // InvalidArgument unless every array is valid (HostArray::validate()).
 Status check_arrays(const Element& element);
 
-}  // namespace tessera::input
+}  // namespace input
+}  // namespace tessera
 
 #endif  // TESSERA_INPUT_SOURCE_H_

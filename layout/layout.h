@@ -51,13 +51,14 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "layout/sub_axis.h"
 #include "mesh/mesh.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // Bounds the memory that bad input can make us allocate. TF: TensorShape::MaxDimensions().
 inline constexpr int kMaxRank = 254;

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+#include "base/public.h"
+
+namespace TESSERA_PUBLIC tessera {
 
 // Axes, major to minor; a sub-axis as "x:(2)2"; empty: not split.
 using DimSharding = std::vector<std::string>;

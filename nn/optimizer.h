@@ -52,13 +52,14 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 #include "nn/optimizer_state.h"
 #include "nn/parameters.h"
 #include "ops/variable.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 struct Sgd {
   double learning_rate = 0.01;

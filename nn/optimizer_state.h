@@ -12,9 +12,10 @@
 
 #include <memory>
 
+#include "base/public.h"
 #include "nn/parameters.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 namespace internal {
 struct KeptStates;

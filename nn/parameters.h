@@ -33,12 +33,14 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 #include "ops/tape.h"
 #include "ops/variable.h"
 
-namespace tessera::nn {
+namespace TESSERA_PUBLIC tessera {
+namespace nn {
 
 class Parameters {
  public:
@@ -86,6 +88,7 @@ class Parameters {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace tessera::nn
+}  // namespace nn
+}  // namespace tessera
 
 #endif  // TESSERA_NN_PARAMETERS_H_

@@ -13,10 +13,12 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "dtensor/dtensor.h"
 #include "ops/out.h"
 
-namespace tessera::ops {
+namespace TESSERA_PUBLIC tessera {
+namespace ops {
 
 // As numpy.matmul: the last two dims are matrices, the dims before them broadcast; a vector is a
 // row on the left and a column on the right, and that dim leaves the result. InvalidArgument for
@@ -30,6 +32,7 @@ DTensor matmul(const DTensor& a, const DTensor& b, const Out& out = {});
 // in one operand (its diagonal) and "..." are refused.
 DTensor einsum(absl::string_view equation, absl::Span<const DTensor> operands, const Out& out = {});
 
-}  // namespace tessera::ops
+}  // namespace ops
+}  // namespace tessera
 
 #endif  // TESSERA_OPS_CONTRACT_H_

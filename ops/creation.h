@@ -17,12 +17,13 @@
 #include <type_traits>
 
 #include "base/dtype.h"
+#include "base/public.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
 #include "ops/out.h"
 #include "ops/scalar.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // Whether linspace() has `limit` as its last element.
 enum class Endpoint : uint8_t { kIncluded, kExcluded };

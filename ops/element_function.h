@@ -19,13 +19,14 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "compute/cpu/strided_walk.h"
 #include "compute/strided.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "ops/out.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 namespace internal {
 

@@ -31,11 +31,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/public.h"
 #include "dtensor/dtensor.h"
 #include "ops/element_function.h"
 #include "ops/out.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 namespace ops {
 

@@ -19,13 +19,14 @@
 
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/local_map.h"
 #include "layout/layout.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // How a device computes its shard of the gradient of one input, or its term where the layout is
 // partial (sum). The function's inputs are the inputs of local_map() in their layouts, then the

@@ -13,10 +13,12 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/public.h"
 #include "dtensor/dtensor.h"
 #include "ops/out.h"
 
-namespace tessera::ops {
+namespace TESSERA_PUBLIC tessera {
+namespace ops {
 
 // exp(x) / sum(exp(x)) along the dim, and its logarithm, without overflow.
 DTensor softmax(const DTensor& x, int64_t dim, const Out& out = {});
@@ -62,6 +64,7 @@ struct Pool2dOptions {
 DTensor max_pool2d(const DTensor& x, const Pool2dOptions& options = {}, const Out& out = {});
 DTensor avg_pool2d(const DTensor& x, const Pool2dOptions& options = {}, const Out& out = {});
 
-}  // namespace tessera::ops
+}  // namespace ops
+}  // namespace tessera
 
 #endif  // TESSERA_OPS_NN_H_

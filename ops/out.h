@@ -9,9 +9,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/public.h"
 #include "layout/layout.h"
 
-namespace tessera::ops {
+namespace TESSERA_PUBLIC tessera {
+namespace ops {
 
 // The layout of an operation's result: inferred when absent, else exactly this one. Text is read on
 // the mesh of the operands: ops::matmul(a, b, "[batch, -]"). The error of a layout that could not
@@ -27,6 +29,7 @@ struct Out {
   std::optional<LayoutArg> layout;
 };
 
-}  // namespace tessera::ops
+}  // namespace ops
+}  // namespace tessera
 
 #endif  // TESSERA_OPS_OUT_H_

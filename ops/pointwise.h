@@ -18,11 +18,12 @@
 #define TESSERA_OPS_POINTWISE_H_
 
 #include "base/dtype.h"
+#include "base/public.h"
 #include "dtensor/dtensor.h"
 #include "ops/out.h"
 #include "ops/scalar.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 namespace ops {
 
 // Each function has its formula, and behind "dx", "da" and "db" the derivative by the operand,

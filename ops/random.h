@@ -26,13 +26,15 @@
 #include "absl/numeric/int128.h"
 #include "absl/strings/string_view.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "compute/random_spec.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
 
-namespace tessera::random {
+namespace TESSERA_PUBLIC tessera {
+namespace random {
 
 // A value: two words.
 class Key {
@@ -112,6 +114,7 @@ DTensor randint(const Key& key, const Shape& shape, const LayoutArg& layout, abs
 // i64 of shape [n]: 0 to n - 1, each once. Each device makes its own part, without a sort.
 DTensor permutation(const Key& key, int64_t n, const LayoutArg& layout);
 
-}  // namespace tessera::random
+}  // namespace random
+}  // namespace tessera
 
 #endif  // TESSERA_OPS_RANDOM_H_

@@ -24,10 +24,12 @@
 #include <cstdint>
 
 #include "base/dims.h"
+#include "base/public.h"
 #include "dtensor/dtensor.h"
 #include "ops/out.h"
 
-namespace tessera::ops {
+namespace TESSERA_PUBLIC tessera {
+namespace ops {
 
 // Whether reduced dims stay, with size 1.
 enum class KeepDims : uint8_t { kNo, kYes };
@@ -72,6 +74,7 @@ struct TopK {
 };
 TopK top_k(const DTensor& x, int64_t k, int64_t dim = -1, const Out& out = {});
 
-}  // namespace tessera::ops
+}  // namespace ops
+}  // namespace tessera
 
 #endif  // TESSERA_OPS_REDUCTIONS_H_

@@ -12,9 +12,11 @@
 #include <variant>
 
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/status.h"
 
-namespace tessera::ops {
+namespace TESSERA_PUBLIC tessera {
+namespace ops {
 
 // A C++ number beside a tensor: it takes the tensor's dtype, rounded once. InvalidArgument where it
 // is not exact in an integer dtype.
@@ -48,6 +50,7 @@ ElementBytes rounded_element(double value, DType dtype);
 // The rounded element as a scalar. Requires a dtype of floats.
 Scalar rounded_scalar(const Scalar& scalar, DType dtype);
 
-}  // namespace tessera::ops
+}  // namespace ops
+}  // namespace tessera
 
 #endif  // TESSERA_OPS_SCALAR_H_

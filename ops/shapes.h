@@ -19,12 +19,14 @@
 
 #include "absl/types/span.h"
 #include "base/dims.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "dtensor/dtensor.h"
 #include "ops/out.h"
 #include "ops/pointwise.h"
 
-namespace tessera::ops {
+namespace TESSERA_PUBLIC tessera {
+namespace ops {
 
 // Dim k of the result is dim permutation[k] of x.
 DTensor transpose(const DTensor& x, const Dims& permutation, const Out& out = {});
@@ -69,6 +71,7 @@ DTensor take(const DTensor& x, const DTensor& indices, int64_t dim, const Out& o
 DTensor scatter_add(const DTensor& x, const DTensor& indices, const DTensor& updates, int64_t dim,
                     const Out& out = {});
 
-}  // namespace tessera::ops
+}  // namespace ops
+}  // namespace tessera
 
 #endif  // TESSERA_OPS_SHAPES_H_

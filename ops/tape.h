@@ -33,9 +33,10 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "dtensor/dtensor.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 enum class Reduce : uint8_t {
   kNow,    // gradients are whole along the axes that their sources do not name

@@ -22,12 +22,13 @@
 
 #include "absl/functional/function_ref.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 class Variable;
 

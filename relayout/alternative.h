@@ -8,8 +8,9 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "base/public.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 struct Alternative {
   std::string name;               // "direct", "cheapest", "far_links_first", ..., or its steps.

@@ -44,6 +44,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -52,7 +53,7 @@
 #include "relayout/plan_step.h"
 #include "relayout/topology.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // The most devices of a mesh for which relayouts are planned: some plans look at each device to
 // find the worst one.

@@ -16,13 +16,14 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "layout/layout.h"
 #include "relayout/pull.h"
 #include "relayout/step_kind.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 namespace internal {
 struct PlanStepRep;

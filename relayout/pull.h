@@ -4,9 +4,10 @@
 #ifndef TESSERA_RELAYOUT_PULL_H_
 #define TESSERA_RELAYOUT_PULL_H_
 
+#include "base/public.h"
 #include "base/shape.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // One copy of a move: `box` out of the buffer of `source_device`, which holds `source_box`. The
 // source may be the device itself. Boxes are in global indices and not empty.

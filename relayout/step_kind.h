@@ -7,8 +7,9 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "base/public.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // For moves (the first five) pulls() says where each element of a new box comes from. For
 // reductions terms() says whose terms are added. Expansions are local.

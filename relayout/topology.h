@@ -33,9 +33,10 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/public.h"
 #include "base/status.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // Near to far.
 enum class LinkClass : uint8_t {

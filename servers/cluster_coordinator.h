@@ -46,6 +46,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/host_array.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "base/wait_report.h"
 #include "job/cluster/cluster.h"
@@ -54,7 +55,8 @@
 #include "servers/remote_dataset.h"
 #include "servers/remote_variable.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 namespace internal {
 class ValueState;
@@ -167,6 +169,7 @@ class ClusterCoordinator {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_SERVERS_CLUSTER_COORDINATOR_H_

@@ -37,6 +37,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/host_array.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 #include "input/dataset.h"
@@ -44,7 +45,8 @@
 #include "servers/remote_dataset.h"
 #include "servers/remote_variable.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 class WorkerContext;  // worker_context.h
 
@@ -78,6 +80,7 @@ class FunctionRegistry {
   std::map<std::string, DatasetFunction, std::less<>> datasets_;
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_SERVERS_FUNCTION_REGISTRY_H_

@@ -16,9 +16,11 @@
 #include <optional>
 
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/shape.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 // Returns the number of shards of a variable, at most the size of dim 0 (larger results count as
 // that size). Not called for a scalar or a tensor without elements, which is one shard.
@@ -33,6 +35,7 @@ Partitioner min_size(int64_t min_shard_bytes = 256 << 10, int max_shards = 1);
 // one row. TF: MaxSizePartitioner.
 Partitioner max_size(int64_t max_shard_bytes, std::optional<int> max_shards = {});
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_SERVERS_PARTITIONER_H_

@@ -20,9 +20,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/public.h"
 #include "input/source.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 namespace internal {
 
@@ -49,6 +51,7 @@ class RemoteDataset {
   std::shared_ptr<const internal::DatasetPlace> place_;
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_SERVERS_REMOTE_DATASET_H_

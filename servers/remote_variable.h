@@ -17,9 +17,11 @@
 #include <utility>
 
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/shape.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 namespace internal {
 
@@ -48,6 +50,7 @@ class RemoteVariable {
   std::shared_ptr<const internal::VariablePlace> place_;
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_SERVERS_REMOTE_VARIABLE_H_

@@ -35,12 +35,14 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "base/wait_report.h"
 #include "job/cluster/cluster.h"
 #include "servers/function_registry.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 namespace internal {
 struct ReportTimes;  // of tests
@@ -86,6 +88,7 @@ class Server {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_SERVERS_SERVER_H_

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/public.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 #include "input/loader.h"
@@ -19,7 +20,8 @@
 #include "servers/remote_dataset.h"
 #include "servers/remote_variable.h"
 
-namespace tessera::distribute {
+namespace TESSERA_PUBLIC tessera {
+namespace distribute {
 
 enum class PushKind : uint8_t;  // Internal.
 
@@ -76,6 +78,7 @@ class WorkerContext {
   std::vector<internal::PendingPush> pushes_;
 };
 
-}  // namespace tessera::distribute
+}  // namespace distribute
+}  // namespace tessera
 
 #endif  // TESSERA_SERVERS_WORKER_CONTEXT_H_

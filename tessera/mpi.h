@@ -37,12 +37,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "dtensor/client_options.h"
 #include "transport/mpi/calls.h"
 #include "transport/mpi/meeting_place.h"
 
-namespace tessera::mpi {
+namespace TESSERA_PUBLIC tessera {
+namespace mpi {
 namespace internal {
 
 inline Status to_status(const char* call, int code) {
@@ -238,6 +240,7 @@ inline StatusOr<ClientOptions> adopt(MPI_Comm communicator, ClientOptions option
   return options;
 }
 
-}  // namespace tessera::mpi
+}  // namespace mpi
+}  // namespace tessera
 
 #endif  // TESSERA_TESSERA_MPI_H_

@@ -16,10 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "base/public.h"
 #include "base/status.h"
 #include "relayout/plan.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // The most devices of a readable picture, counted over both meshes of a plan.
 inline constexpr int64_t kMaxPlanPictureDevices = 64;

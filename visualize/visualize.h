@@ -24,11 +24,12 @@
 #include <cstdint>
 #include <string>
 
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "layout/layout.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 // Bounds of readable pictures.
 inline constexpr int kMaxPictureRank = 3;

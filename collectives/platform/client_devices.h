@@ -33,6 +33,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "base/wait_reports.h"
 #include "collectives/group_backend.h"
@@ -48,7 +49,7 @@ class ArenaPool;
 class Coordinator;
 class DeviceWaits;
 namespace mpi {
-class Calls;
+class TESSERA_PUBLIC Calls;
 }  // namespace mpi
 namespace span {
 class Network;

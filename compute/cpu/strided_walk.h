@@ -9,10 +9,12 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "compute/strided.h"
 
-namespace tessera::kernels {
+namespace TESSERA_PUBLIC tessera {
+namespace kernels {
 
 class StridedWalk {
  public:
@@ -55,6 +57,7 @@ class StridedWalk {
   const bool is_empty_;
 };
 
-}  // namespace tessera::kernels
+}  // namespace kernels
+}  // namespace tessera
 
 #endif  // TESSERA_COMPUTE_CPU_STRIDED_WALK_H_

@@ -33,11 +33,12 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "job/cluster/cluster_spec.h"
 #include "job/environment/environment_lookup.h"
 
-namespace tessera {
+namespace TESSERA_PUBLIC tessera {
 
 struct ClientOptions;  // dtensor/client_options.h
 

@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/public.h"
 #include "base/status.h"
 
-namespace tessera::cluster {
+namespace TESSERA_PUBLIC tessera {
+namespace cluster {
 
 // TF: tf.train.ClusterSpec.
 struct ClusterSpec {
@@ -47,6 +49,7 @@ struct Cluster {
   std::string source = {};  // "TF_CONFIG", "Slurm", ..., for messages
 };
 
-}  // namespace tessera::cluster
+}  // namespace cluster
+}  // namespace tessera
 
 #endif  // TESSERA_JOB_CLUSTER_CLUSTER_SPEC_H_

@@ -7,7 +7,9 @@
 
 #include <functional>
 
-namespace tessera {
+#include "base/public.h"
+
+namespace TESSERA_PUBLIC tessera {
 
 // The value of a variable, or null. The text must live until the function that was given the lookup
 // has returned.

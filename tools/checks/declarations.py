@@ -69,7 +69,7 @@ def scan(text):
             continue
         parentheses += {"(": 1, ")": -1}.get(token, 0)
         if token in "{;" and parentheses == 0:
-            namespace = re.fullmatch(r"\s*(?:inline\s+)?namespace\b\s*([\w:]*)[^=]*", head)
+            namespace = re.fullmatch(r"\s*(?:inline\s+)?namespace\b\s*(?:TESSERA_PUBLIC\s+)?([\w:]*)[^=]*", head)
             name = declared_name(head)
             if token == "{" and namespace:
                 namespaces.append(namespace.group(1))

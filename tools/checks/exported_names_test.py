@@ -8,7 +8,7 @@ import exported_names
 HEADER = """
 #ifndef TESSERA_MESH_H_
 #define TESSERA_MESH_H_
-namespace tessera TESSERA_PUBLIC {
+namespace TESSERA_PUBLIC tessera {
 class Other;
 class Mesh final {
  public:

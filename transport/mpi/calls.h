@@ -23,9 +23,11 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 
-namespace tessera::mpi {
+namespace TESSERA_PUBLIC tessera {
+namespace mpi {
 
 class Calls {
  public:
@@ -66,6 +68,7 @@ class Calls {
   std::vector<std::unique_ptr<std::byte[]>> kept_;
 };
 
-}  // namespace tessera::mpi
+}  // namespace mpi
+}  // namespace tessera
 
 #endif  // TESSERA_TRANSPORT_MPI_CALLS_H_

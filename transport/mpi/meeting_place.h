@@ -8,9 +8,11 @@
 #include <memory>
 #include <string>
 
+#include "base/public.h"
 #include "base/status.h"
 
-namespace tessera::mpi {
+namespace TESSERA_PUBLIC tessera {
+namespace mpi {
 
 struct MeetingPlace {
   std::string address;                           // "host:port"
@@ -25,6 +27,7 @@ struct MeetingPlace {
 StatusOr<MeetingPlace> choose_meeting_place(const std::string& given,
                                             const std::string& given_token, bool is_one_host);
 
-}  // namespace tessera::mpi
+}  // namespace mpi
+}  // namespace tessera
 
 #endif  // TESSERA_TRANSPORT_MPI_MEETING_PLACE_H_
