@@ -24,9 +24,12 @@
 #include "mesh/mesh.h"
 #include "relayout/topology.h"
 
+namespace TESSERA_PUBLIC tessera {
+class Client;
+}  // namespace tessera
+
 namespace tessera {
 
-class TESSERA_PUBLIC Client;
 class Runtime;
 namespace cuda {
 struct Libraries;

@@ -43,14 +43,17 @@
 #include "device/local_device.h"
 #include "transport/link_measurement.h"
 
+namespace TESSERA_PUBLIC tessera {
+namespace mpi {
+class Calls;
+}  // namespace mpi
+}  // namespace tessera
+
 namespace tessera {
 
 class ArenaPool;
 class Coordinator;
 class DeviceWaits;
-namespace mpi {
-class TESSERA_PUBLIC Calls;
-}  // namespace mpi
 namespace span {
 class Network;
 }  // namespace span
