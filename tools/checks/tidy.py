@@ -27,6 +27,7 @@ from tidy_surface import (
     INCLUDED_BY_PROGRAMS,
     check_public_comments,
     check_public_headers,
+    check_public_marks,
     check_public_surface,
 )
 
@@ -558,6 +559,7 @@ rule_environment = checked_by("rule_environment", check_environment)
 rule_paragraph = checked_by("rule_paragraph", check_paragraphs)
 rule_fact_row = checked_by("rule_fact_row", check_facts)
 rule_public_header = checked_by("rule_public_header", check_public_headers)
+rule_public_mark = checked_by("rule_public_mark", check_public_marks)
 rule_public_surface = checked_by("rule_public_surface", check_public_surface)
 rule_public_comment = checked_by("rule_public_comment", check_public_comments)
 

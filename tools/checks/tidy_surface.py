@@ -78,3 +78,48 @@ def check_public_surface(tree):
     for path, (includer, line) in closure(tree, re.compile("tessera/tessera.h")).items():
         if path in OTHER_LIBRARIES:
             yield includer, line, f"tessera/tessera.h reaches {path}, which needs another library"
+
+
+MARK = "TESSERA_PUBLIC"
+NAMESPACE = re.compile(rf"(?:inline )?namespace ?([\w:]*)(?: {MARK})? \{{")
+CLASS = re.compile(rf" *(?:class|struct|enum class) ({MARK} )?(\w+)(?: final)?(?: : .*)?([;{{])")
+
+
+def lines_in_namespaces(tree, path):
+    """Yields (line number, text, names of the open namespaces) for each line of a file."""
+    opened = []  # (name, line number)
+    for i, line in enumerate(tree.files[path].split("\n")):
+        match = NAMESPACE.fullmatch(line)
+        opened += [(match.group(1), i)] if match else []
+        yield i + 1, line, [name for name, _ in opened]
+        is_short = line == "}" and opened and opened[-1][1] == i - 2
+        if opened and (is_short or line.startswith("}  // namespace")):
+            opened.pop()
+
+
+def check_public_marks(tree):
+    """Yields (path, line, message) where a shared library would hide names that programs link: a
+    public header opens its namespace without the mark, or another file declares a public class
+    without it, because g++ takes the visibility of a class from its first declaration. clang-format
+    cannot read the mark, so the comments at the ends of namespaces are compared here."""
+    public = closure(tree)
+    classes = set()
+    for path in public:
+        for i, line, opened in lines_in_namespaces(tree, path):
+            if line.startswith("namespace tessera") and line != f"namespace tessera {MARK} {{":
+                yield path, i, f"write `namespace tessera {MARK} {{`, and nested ones below"
+            found = CLASS.match(line)
+            if found and found.group(3) == "{":
+                classes.add("::".join([*opened, found.group(2)]))
+    of_programs = ("tests/", "benchmarks/", "examples/", "fuzz/")
+    for path, _ in tree.cpp():
+        for i, line, opened in lines_in_namespaces(tree, path):
+            closed = re.fullmatch(r"\}  // namespace ?([\w:]*)", line)
+            if closed and opened and closed.group(1) != opened[-1]:
+                yield path, i, f"this closes the namespace {opened[-1]}"
+            found = CLASS.match(line)
+            if not found or found.group(3) != ";" or found.group(1):
+                continue
+            is_exempt = path in public or path.startswith(of_programs)
+            if not is_exempt and "::".join([*opened, found.group(2)]) in classes:
+                yield path, i, f"write `class {MARK} {found.group(2)};`: g++ would hide the class"

@@ -501,6 +501,25 @@ class RuleTest(unittest.TestCase):
         mpi = {**tree, "tessera/mpi.h": '#include "a/c.h"\n'}
         self.check(rule, mpi, ("tessera/mpi.h:1", "tessera/mpi.h."), ("tessera/mpi.h:1", "a/c.h."))
 
+    def test_public_mark(self):
+        rule = tidy.rule_public_mark
+        end = "}  // namespace a\n}  // namespace tessera\n"
+        header = "namespace tessera TESSERA_PUBLIC {\nnamespace a {\nclass B : C {\n};\n" + end
+        tree = {
+            "tessera/a.h": header,
+            "a/d.h": "namespace tessera::a {\nclass TESSERA_PUBLIC B;\nclass D;\nstruct D {\n",
+            "a/e.h": "namespace tessera {\nclass B;\n",
+            "tests/f.h": "namespace tessera::a {\nclass B;\n",
+        }
+        self.check(rule, tree)
+        for line in ("namespace tessera {", "namespace tessera::a {"):
+            unmarked = {"tessera/a.h": line + "\n"}
+            self.check(rule, unmarked, ("tessera/a.h:1", "write `namespace tessera TESSERA_PUBLIC"))
+        ended = {"tessera/a.h": header.replace("}  // namespace a\n", "}  // namespace b\n")}
+        self.check(rule, ended, ("tessera/a.h:5", "this closes the namespace a"))
+        declared = {**tree, "a/d.h": "namespace tessera {\nnamespace a {\nclass B;\n"}
+        self.check(rule, declared, ("a/d.h:3", "write `class TESSERA_PUBLIC B;`"))
+
     def test_public_surface(self):
         rule = tidy.rule_public_surface
         tree = {
