@@ -21,6 +21,7 @@ _NOT_CODE = re.compile(
     r"|'(?:\\.|[^'\\\n])+'",
     re.DOTALL,
 )
+_NAMESPACE = re.compile(r"\s*(?:inline\s+)?namespace\b\s*(?:TESSERA_PUBLIC\s+)?([\w:]*)[^=]*")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 
 
@@ -69,7 +70,7 @@ def scan(text):
             continue
         parentheses += {"(": 1, ")": -1}.get(token, 0)
         if token in "{;" and parentheses == 0:
-            namespace = re.fullmatch(r"\s*(?:inline\s+)?namespace\b\s*(?:TESSERA_PUBLIC\s+)?([\w:]*)[^=]*", head)
+            namespace = _NAMESPACE.fullmatch(head)
             name = declared_name(head)
             if token == "{" and namespace:
                 namespaces.append(namespace.group(1))

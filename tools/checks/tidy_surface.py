@@ -81,45 +81,44 @@ def check_public_surface(tree):
 
 
 MARK = "TESSERA_PUBLIC"
-NAMESPACE = re.compile(rf"(?:inline )?namespace ?([\w:]*)(?: {MARK})? \{{")
-CLASS = re.compile(rf" *(?:class|struct|enum class) ({MARK} )?(\w+)(?: final)?(?: : .*)?([;{{])")
+NAMESPACE = re.compile(rf"(?:inline )?namespace ?({MARK} )?([\w:]*) ?\{{")
+CLASS = re.compile(r" *(?:class|struct|enum class) (\w+)(?: final)?(?: : .*)?([;{])")
 
 
 def lines_in_namespaces(tree, path):
-    """Yields (line number, text, names of the open namespaces) for each line of a file."""
-    opened = []  # (name, line number)
+    """Yields (line number, text, names of the open namespaces, whether one has the mark) for each
+    line of a file."""
+    opened = []  # (name, has the mark)
     for i, line in enumerate(tree.files[path].split("\n")):
         match = NAMESPACE.fullmatch(line)
-        opened += [(match.group(1), i)] if match else []
-        yield i + 1, line, [name for name, _ in opened]
-        is_short = line == "}" and opened and opened[-1][1] == i - 2
-        if opened and (is_short or line.startswith("}  // namespace")):
+        if match:
+            opened.append((match.group(2), match.group(1) is not None))
+        yield i + 1, line, [name for name, _ in opened], any(mark for _, mark in opened)
+        if opened and line.startswith("}  // namespace"):
             opened.pop()
 
 
 def check_public_marks(tree):
     """Yields (path, line, message) where a shared library would hide names that programs link: a
     public header opens its namespace without the mark, or another file declares a public class
-    without it, because g++ takes the visibility of a class from its first declaration. clang-format
-    cannot read the mark, so the comments at the ends of namespaces are compared here."""
+    outside of a marked namespace, because g++ takes the visibility of a class from its first
+    declaration."""
     public = closure(tree)
     classes = set()
     for path in public:
-        for i, line, opened in lines_in_namespaces(tree, path):
-            if line.startswith("namespace tessera") and line != f"namespace tessera {MARK} {{":
-                yield path, i, f"write `namespace tessera {MARK} {{`, and nested ones below"
+        for i, line, opened, _ in lines_in_namespaces(tree, path):
+            if line.startswith("namespace tessera") and MARK not in line:
+                yield path, i, f"write `namespace {MARK} tessera {{`, and nested ones below"
             found = CLASS.match(line)
-            if found and found.group(3) == "{":
-                classes.add("::".join([*opened, found.group(2)]))
+            if found and found.group(2) == "{":
+                classes.add("::".join([*opened, found.group(1)]))
     of_programs = ("tests/", "benchmarks/", "examples/", "fuzz/")
     for path, _ in tree.cpp():
-        for i, line, opened in lines_in_namespaces(tree, path):
-            closed = re.fullmatch(r"\}  // namespace ?([\w:]*)", line)
-            if closed and opened and closed.group(1) != opened[-1]:
-                yield path, i, f"this closes the namespace {opened[-1]}"
+        if path in public or path.startswith(of_programs):
+            continue
+        for i, line, opened, is_marked in lines_in_namespaces(tree, path):
             found = CLASS.match(line)
-            if not found or found.group(3) != ";" or found.group(1):
+            if not found or found.group(2) != ";" or is_marked:
                 continue
-            is_exempt = path in public or path.startswith(of_programs)
-            if not is_exempt and "::".join([*opened, found.group(2)]) in classes:
-                yield path, i, f"write `class {MARK} {found.group(2)};`: g++ would hide the class"
+            if "::".join([*opened, found.group(1)]) in classes:
+                yield path, i, f"declare it in `namespace {MARK} tessera {{`: g++ would hide it"

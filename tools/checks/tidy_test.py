@@ -504,21 +504,19 @@ class RuleTest(unittest.TestCase):
     def test_public_mark(self):
         rule = tidy.rule_public_mark
         end = "}  // namespace a\n}  // namespace tessera\n"
-        header = "namespace tessera TESSERA_PUBLIC {\nnamespace a {\nclass B : C {\n};\n" + end
+        header = "namespace TESSERA_PUBLIC tessera {\nnamespace a {\nclass B : C {\n};\n" + end
         tree = {
             "tessera/a.h": header,
-            "a/d.h": "namespace tessera::a {\nclass TESSERA_PUBLIC B;\nclass D;\nstruct D {\n",
+            "a/d.h": header.replace("class B : C {\n}", "class B") + "class D;\nstruct D {\n",
             "a/e.h": "namespace tessera {\nclass B;\n",
             "tests/f.h": "namespace tessera::a {\nclass B;\n",
         }
         self.check(rule, tree)
         for line in ("namespace tessera {", "namespace tessera::a {"):
             unmarked = {"tessera/a.h": line + "\n"}
-            self.check(rule, unmarked, ("tessera/a.h:1", "write `namespace tessera TESSERA_PUBLIC"))
-        ended = {"tessera/a.h": header.replace("}  // namespace a\n", "}  // namespace b\n")}
-        self.check(rule, ended, ("tessera/a.h:5", "this closes the namespace a"))
+            self.check(rule, unmarked, ("tessera/a.h:1", "write `namespace TESSERA_PUBLIC tes"))
         declared = {**tree, "a/d.h": "namespace tessera {\nnamespace a {\nclass B;\n"}
-        self.check(rule, declared, ("a/d.h:3", "write `class TESSERA_PUBLIC B;`"))
+        self.check(rule, declared, ("a/d.h:3", "declare it in `namespace TESSERA_PUBLIC tessera {`"))
 
     def test_public_surface(self):
         rule = tidy.rule_public_surface
