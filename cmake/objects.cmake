@@ -15,6 +15,8 @@ target_compile_options(
   INTERFACE # The compiler's quoted includes alone, as in Bazel: the root has a folder `files`, ...
             "SHELL:-iquote \"${PROJECT_SOURCE_DIR}\""
             "SHELL:-iquote \"${PROJECT_BINARY_DIR}/protos\""
+            # The names of sources in messages are those of the tree.
+            "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/="
             -ffunction-sections
             -fdata-sections
             # gcc inlines no function that a shared library exports without it.

@@ -21,7 +21,10 @@ _NOT_CODE = re.compile(
     r"|'(?:\\.|[^'\\\n])+'",
     re.DOTALL,
 )
-_NAMESPACE = re.compile(r"\s*(?:inline\s+)?namespace\b\s*(?:TESSERA_PUBLIC\s+)?([\w:]*)[^=]*")
+# An attribute or a macro of one may be before its name.
+_NAMESPACE = re.compile(
+    r"\s*(?:inline\s+)?namespace\b\s*(?:\[\[.*?\]\]|[A-Z_]+\s)?\s*([\w:]*)[^=]*", re.DOTALL
+)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 
 

@@ -5,15 +5,21 @@
 Each exported name must be declared by a header of the folder, at namespace scope, and a class must
 be defined there. So neither an internal of Tessera nor a name of a library that it uses becomes a
 part of the ABI unseen. The names that are not declared are printed, and the exit code is 1.
+
+Macros declare functions too, so $CXX (by default g++) preprocesses the headers.
 """
 
 import argparse
+import os
 import pathlib
 import re
 import subprocess
 import sys
 
 import declarations
+
+# Names of headers that include those of another library, which need not be there.
+NEED_OTHERS = {"eigen.h", "mpi.h"}
 
 # What comes before the name of a class or a function in a demangled symbol.
 _PREFIX = re.compile(
@@ -42,10 +48,38 @@ def qualified_name(symbol):
     return text.split()[-1] if text.split() else ""  # templates have their result's type first
 
 
-def declared_names(header):
-    """The qualified names that a header declares; of classes those that it defines."""
+def lines_of(folder, preprocessed):
+    """The lines of a preprocessor's output that are of files below the folder."""
+    lines = []
+    is_inside = False
+    for line in preprocessed.splitlines():
+        marker = re.match(r'# \d+ "(.*?)"', line)
+        if marker:
+            is_inside = marker.group(1).startswith(f"{folder}/")
+        elif is_inside:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def preprocess(folder):
+    """The text of all headers of the folder; of those that need MPI or Eigen as it is."""
+    others = [path for path in folder.rglob("*.h") if path.name in NEED_OTHERS]
+    headers = sorted(set(folder.rglob("*.h")) - set(others))
+    command = [os.environ.get("CXX", "g++"), "-std=c++20", "-E", "-x", "c++", "-"]
+    result = subprocess.run(
+        [*command, f"-I{folder.parent}"],
+        input="".join(f'#include "{path}"\n' for path in headers),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return lines_of(folder, result.stdout) + "".join(path.read_text() for path in others)
+
+
+def declared_names(text):
+    """The qualified names that headers declare; of classes those that they define."""
     names = set()
-    for each in declarations.scan(header):
+    for each in declarations.scan(text):
         words = each.head.split()
         is_class = re.match(r"(template\s*<.*>\s*)?(class|struct|union)\b", each.head, re.DOTALL)
         if "" in each.namespaces or words[0] == "using" or (is_class and not each.has_body):
@@ -74,9 +108,7 @@ def main(arguments):
     # A line is the name, its kind, and numbers. The version TESSERA_0 is an absolute one.
     lines = [re.fullmatch(r"(.*?)(@@?\S+)? (\w) ?[0-9a-f ]*", line) for line in output.splitlines()]
     symbols = sorted({line.group(1) for line in lines if line.group(3) != "A"})
-    names = {"tessera::operator"}
-    for header in sorted(options.headers.rglob("*.h")):
-        names |= declared_names(header.read_text())
+    names = declared_names(preprocess(options.headers.resolve()))
     wrong = undeclared(symbols, names)
     for symbol in wrong:
         print(symbol)

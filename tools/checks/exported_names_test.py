@@ -47,6 +47,10 @@ class ExportedNamesTest(unittest.TestCase):
             {"tessera::Mesh", "tessera::kAxes", "tessera::ops::relu"},
         )
 
+    def test_only_lines_of_the_folder_count(self):
+        text = '# 1 "/x.h"\nint a;\n# 7 "/p/tessera/b.h" 1 3\nint b;\n# 2 "/p/c.h"\nint c;'
+        self.assertEqual(exported_names.lines_of("/p/tessera", text), "int b;")
+
     def test_other_names_are_found(self):
         names = exported_names.declared_names(HEADER)
         good = [

@@ -165,12 +165,13 @@ Status run(int argc, char** argv) {
   config.version_string = [] { return version_text("tessera_plan"); };
   absl::SetFlagsUsageConfig(config);
   absl::SetProgramUsageMessage(
-      "plan shows how a relayout or an operation would run on a machine, which need not be "
-      "there. Installed, it is the program tessera_plan.\n\n"
-      "  tools/plan --mesh '{node=2, gpu=4}' --from '[(node,gpu)]' --to '[-]' \\\n"
-      "    --shape 268435456 --dtype f32 --topology tools/topologies/h100.json\n"
-      "  tools/plan --mesh '{batch=4, model=2}' --op 'matmul [batch, -] [-, model]' \\\n"
-      "    --shape '1024,512; 512,2048'");
+      "shows how a relayout or an operation would run on a machine, which need not be there.\n\n"
+      "  tessera_plan --mesh '{node=2, gpu=4}' --from '[(node,gpu)]' --to '[-]' \\\n"
+      "    --shape 268435456 --dtype f32 --topology h100.json\n"
+      "  tessera_plan --mesh '{batch=4, model=2}' --op 'matmul [batch, -] [-, model]' \\\n"
+      "    --shape '1024,512; 512,2048'\n\n"
+      "In Tessera's own tree it is tools/plan. Topologies are in share/tessera/topologies of an "
+      "installed Tessera, and in tools/topologies of the tree.");
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
