@@ -12,4 +12,8 @@
 
 #define TESSERA_PUBLIC [[gnu::visibility("default")]]
 
+// The mark of an internal class that a public header declares: it stands at the definition, because
+// the declaration in a marked namespace would export the members.
+#define TESSERA_INTERNAL [[gnu::visibility("hidden")]]
+
 #endif  // TESSERA_BASE_PUBLIC_H_

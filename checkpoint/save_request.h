@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "checkpoint/options.h"
@@ -56,7 +57,7 @@ class HeldTensor {
 };
 
 // The progress and the result of a save. Thread-safe.
-class SaveState {
+class TESSERA_INTERNAL SaveState {
  public:
   explicit SaveState(std::string path) : path(std::move(path)) {}
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/reduce_op.h"
 #include "base/status.h"
 #include "collectives/arguments.h"
@@ -35,7 +36,7 @@ class GroupBackend {
 namespace internal {
 
 // One member of a group. Thread-safe as Group is.
-class GroupMember {
+class TESSERA_INTERNAL GroupMember {
  public:
   // `order`: the order of the reductions; equal on all members.
   GroupMember(std::shared_ptr<GroupBackend> backend, int position, ReductionOrder order)

@@ -9,12 +9,13 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "collectives/work.h"
 
 namespace tessera::internal {
 
-class PendingWork {
+class TESSERA_INTERNAL PendingWork {
  public:
   virtual ~PendingWork() = default;
   virtual bool done() const = 0;

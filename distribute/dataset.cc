@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/stable_hash.h"
 #include "base/text.h"
 #include "base/wait_reports.h"
@@ -27,7 +28,7 @@ namespace tessera::distribute {
 
 namespace internal {
 
-struct DatasetRep {
+struct TESSERA_INTERNAL DatasetRep {
   std::shared_ptr<const StrategyState> strategy;
   std::optional<input::Loader> loader;           // under kData
   std::shared_ptr<const PipelineSet> pipelines;  // under other policies

@@ -29,6 +29,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "distribute/call.h"
 #include "distribute/function_results.h"
@@ -38,7 +39,7 @@
 
 namespace tessera::distribute::internal {
 
-class ReplicaRun {
+class TESSERA_INTERNAL ReplicaRun {
  public:
   // The results of a call for the arguments of the local replicas: a row for each, of both.
   using Action = absl::FunctionRef<StatusOr<Rows>(const Rows& args, absl::Span<const Call> calls)>;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "base/status.h"
@@ -37,7 +38,7 @@ using Rows = std::vector<std::vector<DTensor>>;
 // The tensor at this index of each row.
 std::vector<DTensor> column(const Rows& rows, size_t index);
 
-class Replicas {
+class TESSERA_INTERNAL Replicas {
  public:
   Replicas(const Replicas&) = delete;
   Replicas& operator=(const Replicas&) = delete;

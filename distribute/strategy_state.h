@@ -17,6 +17,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "distribute/exchange.h"
 #include "distribute/options.h"
@@ -34,7 +35,8 @@ std::vector<DTensor> all_failed(absl::Span<const DTensor> tensors, const Status&
 // The tensor that a user's function returns; an exception becomes the error of the tensor.
 DTensor tensor_of(const Mesh& mesh, absl::FunctionRef<DTensor()> fn);
 
-class StrategyState : public Replicas, public std::enable_shared_from_this<StrategyState> {
+class TESSERA_INTERNAL StrategyState : public Replicas,
+                                       public std::enable_shared_from_this<StrategyState> {
  public:
   static StatusOr<std::shared_ptr<StrategyState>> create(
       const Client& client, Mesh mesh, const std::vector<std::string>& replica_axes,

@@ -26,6 +26,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "collectives/platform/client_devices.h"
 #include "device/local_device.h"
@@ -42,7 +43,7 @@
 
 namespace tessera {
 
-class Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime> {
+class TESSERA_INTERNAL Runtime : public MeshRuntime, public std::enable_shared_from_this<Runtime> {
  public:
   static StatusOr<std::shared_ptr<Runtime>> connect(const ClientOptions& options,
                                                     const internal::ClientHooks& hooks);

@@ -12,6 +12,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "collectives/shared.h"
@@ -27,7 +28,7 @@ class Trace;  // device_op.h
 // Either `error` is set and there are no buffers: the tensor failed on all clients alike, before
 // anything was started. Or there is one buffer for each of `devices`, each with a status of its
 // own, which the collectives carry to the other clients.
-struct TensorRep {
+struct TESSERA_INTERNAL TensorRep {
   DType dtype = DType::kFloat32;
   Shared<Shape> shape;
   std::optional<Layout> layout;

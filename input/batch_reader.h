@@ -19,6 +19,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "input/dataset.h"
 #include "input/iterator_state.h"
@@ -34,7 +35,7 @@ struct Batching {
 };
 
 // The representation of a Dataset. Either `status` is an error, or `node` is not null.
-struct DatasetRep {
+struct TESSERA_INTERNAL DatasetRep {
   Status status;
   NodePtr node;
   std::optional<Batching> batching;
@@ -60,7 +61,7 @@ struct RowBatch {
   std::vector<Element> elements = {};
 };
 
-class BatchReader {
+class TESSERA_INTERNAL BatchReader {
  public:
   // Requires a rep without an error. A data set without batches is read as batches of one element.
   static StatusOr<std::unique_ptr<BatchReader>> open(const Dataset& dataset,

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/stable_hash.h"
 #include "base/wait_reports.h"
@@ -24,7 +25,7 @@
 namespace tessera::input {
 namespace internal {
 
-struct LoaderRep {
+struct TESSERA_INTERNAL LoaderRep {
   Client client;
   Dataset dataset;
   std::vector<Layout> layouts;  // of one mesh
@@ -144,7 +145,7 @@ std::string text_of_types(const std::vector<TensorSpec>& types) {
 
 }  // namespace
 
-class IteratorRep {
+class TESSERA_INTERNAL IteratorRep {
  public:
   IteratorRep(std::shared_ptr<const LoaderRep> loader, std::unique_ptr<BatchReader> reader)
       : loader_(std::move(loader)),

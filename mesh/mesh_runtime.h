@@ -11,13 +11,14 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "mesh/mesh.h"
 
 namespace tessera {
 
 // Thread-safe.
-class MeshRuntime {
+class TESSERA_INTERNAL MeshRuntime {
  public:
   virtual ~MeshRuntime() = default;
   virtual Status barrier(const Mesh& mesh, absl::string_view name,

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "dtensor/dtensor.h"
 #include "layout/layout.h"
@@ -50,7 +51,7 @@ struct StateOfVariable {
   std::optional<StepCount> steps;
 };
 
-struct KeptStates {
+struct TESSERA_INTERNAL KeptStates {
   KeptStates() = default;
   // The copy has variables of its own, with the same names and values.
   KeptStates(const KeptStates& other);

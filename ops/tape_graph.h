@@ -32,6 +32,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "base/public.h"
 #include "base/status.h"
 #include "dtensor/device_op.h"
 #include "dtensor/dtensor.h"
@@ -45,7 +46,7 @@ struct TapeNode;
 namespace internal {
 
 // The state that a tape shares with its nodes.
-class TapeRecord {
+class TESSERA_INTERNAL TapeRecord {
  public:
   TapeRecord();
 

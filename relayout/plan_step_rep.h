@@ -12,6 +12,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/reduce_op.h"
 #include "base/shape.h"
 #include "layout/layout.h"
@@ -24,7 +25,7 @@
 
 namespace tessera::internal {
 
-struct PlanStepRep {
+struct TESSERA_INTERNAL PlanStepRep {
   PlanStepRep(StepKind kind, const Layout& from, const Layout& to, const Tensor& tensor)
       : kind(kind),
         from(from, tensor.shape),

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/public.h"
 #include "base/shape.h"
 
 namespace tessera::distribute::internal {
 
 // Shard k has rows[k] rows of dim 0, and is on ps[k].
-struct VariablePlace {
+struct TESSERA_INTERNAL VariablePlace {
   std::string name = {};
   DType dtype = DType::kFloat32;
   Shape shape = {};
