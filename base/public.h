@@ -13,7 +13,13 @@
 #define TESSERA_PUBLIC [[gnu::visibility("default")]]
 
 // The mark of an internal class that a public header declares: it stands at the definition, because
-// the declaration in a marked namespace would export the members.
+// the declaration in a marked namespace would export the members. The build of the shared library
+// defines TESSERA_HIDE_INTERNALS. Elsewhere classes that derive from such a class would be more
+// visible than it is, of which g++ warns.
+#ifdef TESSERA_HIDE_INTERNALS
 #define TESSERA_INTERNAL [[gnu::visibility("hidden")]]
+#else
+#define TESSERA_INTERNAL
+#endif
 
 #endif  // TESSERA_BASE_PUBLIC_H_
