@@ -5,8 +5,13 @@
 //   namespace TESSERA_PUBLIC tessera {
 //
 // A shared library is compiled with hidden visibility, and exports the names of these namespaces
-// alone. An attribute is not allowed on `namespace a::b`, so nested namespaces are opened one by
-// one. A source that includes the header needs no mark for what the header declares.
+// alone. A source that includes the header needs no mark for what the header declares, with three
+// exceptions:
+// - An attribute is not allowed on `namespace a::b`: nested namespaces are opened one by one.
+// - A friend declaration has no visibility. A friend function that a source defines is declared in
+//   the namespace too.
+// - g++ takes the visibility of a class from its first declaration, also where another header has
+//   it: `class TESSERA_PUBLIC Mesh;`.
 #ifndef TESSERA_BASE_PUBLIC_H_
 #define TESSERA_BASE_PUBLIC_H_
 

@@ -67,6 +67,9 @@ namespace internal {
 struct LayoutText;
 }
 
+class Layout;
+bool operator==(const Layout& a, const Layout& b);
+
 class Layout {
  public:
   // An empty layout.

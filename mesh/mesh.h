@@ -59,6 +59,9 @@ namespace internal {
 struct MeshAccess;
 }  // namespace internal
 
+class Mesh;
+bool operator==(const Mesh& a, const Mesh& b);
+
 class Mesh {
  public:
   // An empty mesh.

@@ -68,6 +68,9 @@ struct PlanOptions {
   ReductionOrder reduction_order = ReductionOrder::kByHost;
 };
 
+class RelayoutPlan;
+bool operator==(const RelayoutPlan& a, const RelayoutPlan& b);
+
 class RelayoutPlan {
  public:
   const Layout& from() const;

@@ -71,6 +71,9 @@ struct LinkCosts {
   }
 };
 
+class Topology;
+bool operator==(const Topology& a, const Topology& b);
+
 class Topology {
  public:
   // One host, each device a process of its own, default costs: every link is kHost.
