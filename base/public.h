@@ -11,7 +11,7 @@
 // - A friend declaration has no visibility. A friend function that a source defines is declared in
 //   the namespace too.
 // - g++ takes the visibility of a class from its first declaration, also where another header has
-//   it: `class TESSERA_PUBLIC Mesh;`.
+//   it: such a declaration stands in a marked namespace.
 #ifndef TESSERA_BASE_PUBLIC_H_
 #define TESSERA_BASE_PUBLIC_H_
 

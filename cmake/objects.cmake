@@ -29,6 +29,7 @@ target_compile_options(
 
 # The names that public headers mark with TESSERA_PUBLIC are visible.
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+add_compile_definitions(TESSERA_HIDE_INTERNALS)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_EXTENSIONS OFF)

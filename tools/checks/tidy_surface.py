@@ -81,44 +81,53 @@ def check_public_surface(tree):
 
 
 MARK = "TESSERA_PUBLIC"
-NAMESPACE = re.compile(rf"(?:inline )?namespace ?({MARK} )?([\w:]*) ?\{{")
+NAMESPACE = re.compile(rf"(?:inline )?namespace ({MARK} )?([\w:]*) ?\{{")
 CLASS = re.compile(r" *(?:class|struct|enum class) (\w+)(?: final)?(?: : .*)?([;{])")
+FRIEND = re.compile(r"^ +friend [^;{]*?(\w+|operator\W+)\([^;{]*;", re.M)
 
 
 def lines_in_namespaces(tree, path):
-    """Yields (line number, text, names of the open namespaces, whether one has the mark) for each
-    line of a file."""
-    opened = []  # (name, has the mark)
+    """Yields (line number, text, names of the open namespaces, whether the outermost is marked) for
+    each line of a file."""
+    opened = []  # (name, line number, is marked)
     for i, line in enumerate(tree.files[path].split("\n")):
         match = NAMESPACE.fullmatch(line)
-        if match:
-            opened.append((match.group(2), match.group(1) is not None))
-        yield i + 1, line, [name for name, _ in opened], any(mark for _, mark in opened)
-        if opened and line.startswith("}  // namespace"):
+        opened += [(match.group(2), i, match.group(1))] if match else []
+        yield i + 1, line, [name for name, _, _ in opened], opened and opened[0][2]
+        is_short = line == "}" and opened and opened[-1][1] == i - 2
+        if opened and (is_short or line.startswith("}  // namespace")):
             opened.pop()
 
 
 def check_public_marks(tree):
-    """Yields (path, line, message) where a shared library would hide names that programs link: a
-    public header opens its namespace without the mark, or another file declares a public class
-    outside of a marked namespace, because g++ takes the visibility of a class from its first
-    declaration."""
+    """Yields (path, line, message) where a shared library would hide names that programs link:
+    - a public header opens its namespace without the mark;
+    - a source defines a function that a friend declaration alone declares;
+    - another file declares a public class without the mark, and g++ takes the visibility of a class
+      from its first declaration.
+    """
     public = closure(tree)
     classes = set()
     for path in public:
+        text = tree.files[path]
         for i, line, opened, _ in lines_in_namespaces(tree, path):
-            if line.startswith("namespace tessera") and MARK not in line:
-                yield path, i, f"write `namespace {MARK} tessera {{`, and nested ones below"
+            if line.startswith("namespace tessera"):
+                message = f"write `namespace {MARK} tessera {{`, and nested namespaces below it"
+                yield path, i, message
             found = CLASS.match(line)
             if found and found.group(2) == "{":
                 classes.add("::".join([*opened, found.group(1)]))
-    of_programs = ("tests/", "benchmarks/", "examples/", "fuzz/")
+        for friend in FRIEND.finditer(text):
+            is_here = "= default" in friend.group(0) or "internal::" in friend.group(0)
+            if not is_here and not re.search(rf"^\w.*{re.escape(friend.group(1))}\(", text, re.M):
+                line = text.count("\n", 0, friend.start()) + 1
+                yield path, line, f"declare {friend.group(1)}() in the namespace too, to export it"
     for path, _ in tree.cpp():
-        if path in public or path.startswith(of_programs):
+        if path in public or path.startswith(("tests/", "benchmarks/", "examples/", "fuzz/")):
             continue
         for i, line, opened, is_marked in lines_in_namespaces(tree, path):
             found = CLASS.match(line)
             if not found or found.group(2) != ";" or is_marked:
                 continue
             if "::".join([*opened, found.group(1)]) in classes:
-                yield path, i, f"declare it in `namespace {MARK} tessera {{`: g++ would hide it"
+                yield path, i, f"declare {found.group(1)} in `namespace {MARK} tessera`"

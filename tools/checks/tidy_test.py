@@ -504,19 +504,26 @@ class RuleTest(unittest.TestCase):
     def test_public_mark(self):
         rule = tidy.rule_public_mark
         end = "}  // namespace a\n}  // namespace tessera\n"
-        header = "namespace TESSERA_PUBLIC tessera {\nnamespace a {\nclass B : C {\n};\n" + end
+        marked = "namespace TESSERA_PUBLIC tessera {\nnamespace a {\n"
+        plain = "namespace tessera::a {\n"
         tree = {
-            "tessera/a.h": header,
-            "a/d.h": header.replace("class B : C {\n}", "class B") + "class D;\nstruct D {\n",
+            "tessera/a.h": marked + "class B : C {\n};\n" + end,
+            "a/d.h": marked + "class B;\n" + end + plain + "class D;\n",
             "a/e.h": "namespace tessera {\nclass B;\n",
-            "tests/f.h": "namespace tessera::a {\nclass B;\n",
+            "tests/f.h": plain + "class B;\n",
         }
         self.check(rule, tree)
         for line in ("namespace tessera {", "namespace tessera::a {"):
             unmarked = {"tessera/a.h": line + "\n"}
-            self.check(rule, unmarked, ("tessera/a.h:1", "write `namespace TESSERA_PUBLIC tes"))
-        declared = {**tree, "a/d.h": "namespace tessera {\nnamespace a {\nclass B;\n"}
-        self.check(rule, declared, ("a/d.h:3", "declare it in `namespace TESSERA_PUBLIC tessera {`"))
+            self.check(rule, unmarked, ("tessera/a.h:1", "write `namespace TESSERA_PUBLIC tessera"))
+        for outer in (plain, "namespace tessera {\nnamespace a {\n"):
+            declared = {**tree, "a/d.h": marked + end + outer + "class B;\n"}
+            message = "declare B in `namespace TESSERA_PUBLIC tessera`"
+            self.check(rule, declared, (f"a/d.h:{5 + outer.count(chr(10))}", message))
+        friend = "class A {\n  friend class C;\n  friend void g(A) {\n  friend bool f(A,\n      A);\n"
+        friend += "  friend bool operator==(A, A) = default;\n"
+        self.check(rule, {"tessera/a.h": friend}, ("tessera/a.h:4", "declare f() in the namespace"))
+        self.check(rule, {"tessera/a.h": friend + "bool f(A, A);\n"})
 
     def test_public_surface(self):
         rule = tidy.rule_public_surface
