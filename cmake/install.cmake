@@ -43,27 +43,27 @@ install(FILES "${PROJECT_BINARY_DIR}/TesseraConfig.cmake"
 
 # ---- pkg-config
 
-# The names of the modules of Abseil's targets.
-function(tessera_modules result)
-  set(modules ${ARGN})
-  list(FILTER modules INCLUDE REGEX "^absl::")
-  list(TRANSFORM modules REPLACE "::" "_")
-  list(JOIN modules " " modules)
-  set(${result} "${modules}" PARENT_SCOPE)
-endfunction()
-
-tessera_modules(TESSERA_PUBLIC_MODULES ${TESSERA_PUBLIC_LIBRARIES})
-tessera_modules(TESSERA_PRIVATE_MODULES ${TESSERA_PRIVATE_LIBRARIES})
-set(TESSERA_PRIVATE_LINK "-pthread -ldl")
+# Abseil's modules are named as its targets.
+list(TRANSFORM TESSERA_PUBLIC_LIBRARIES REPLACE "::" "_" OUTPUT_VARIABLE TESSERA_PC_REQUIRES)
+list(JOIN TESSERA_PC_REQUIRES " " TESSERA_PC_REQUIRES)
+# What the archive needs. These are no modules, because pkg-config wants those of Requires.private
+# also where a program links the shared library.
+set(TESSERA_PC_PRIVATE "-lgrpc++ -lgrpc -lgpr -lprotobuf -lhwy -labsl_cord -labsl_hash")
+string(APPEND TESSERA_PC_PRIVATE " -labsl_str_format_internal -labsl_synchronization -pthread -ldl")
+foreach(target gRPC::grpc++ protobuf::libprotobuf hwy::hwy)
+  string(PREPEND TESSERA_PC_PRIVATE "-L$<TARGET_FILE_DIR:${target}> ")
+endforeach()
 if(TESSERA_HAVE_CUDA)
-  set(TESSERA_PRIVATE_LINK "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt ${TESSERA_PRIVATE_LINK}")
+  string(APPEND TESSERA_PC_PRIVATE " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt")
 endif()
 # tessera.pc names its folders relative to itself, so that the installed files can be moved.
 set(TESSERA_PC_DIR "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 file(RELATIVE_PATH TESSERA_PC_TO_PREFIX "/${TESSERA_PC_DIR}" "/")
 string(REGEX REPLACE "/$" "" TESSERA_PC_TO_PREFIX "${TESSERA_PC_TO_PREFIX}")
-configure_file(cmake/tessera.pc.in tessera.pc @ONLY)
-install(FILES "${PROJECT_BINARY_DIR}/tessera.pc" DESTINATION "${TESSERA_PC_DIR}"
+configure_file(cmake/tessera.pc.in tessera.pc.in @ONLY)
+file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/pkgconfig/tessera.pc"
+     INPUT "${PROJECT_BINARY_DIR}/tessera.pc.in")
+install(FILES "${PROJECT_BINARY_DIR}/pkgconfig/tessera.pc" DESTINATION "${TESSERA_PC_DIR}"
         COMPONENT development)
 
 # ---- The programs and their manual pages
@@ -76,9 +76,10 @@ install(DIRECTORY tools/topologies DESTINATION "${CMAKE_INSTALL_DATADIR}/tessera
         FILES_MATCHING PATTERN "*.json")
 
 find_program(TESSERA_HELP2MAN help2man)
-mark_as_advanced(TESSERA_HELP2MAN)
-if(NOT TESSERA_HELP2MAN)
-  message(STATUS "Tessera without manual pages: help2man is not found")
+find_program(TESSERA_GZIP gzip)
+mark_as_advanced(TESSERA_HELP2MAN TESSERA_GZIP)
+if(NOT TESSERA_HELP2MAN OR NOT TESSERA_GZIP)
+  message(STATUS "Tessera without manual pages: help2man and gzip make them")
   return()
 endif()
 set(TESSERA_ABOUT_tessera_run "start the clients of a job")
@@ -89,15 +90,16 @@ set(pages "")
 foreach(program IN LISTS TESSERA_PROGRAMS)
   set(page "${PROJECT_BINARY_DIR}/man/${program}.1")
   add_custom_command(
-    OUTPUT "${page}"
+    OUTPUT "${page}.gz"
     COMMAND "${CMAKE_COMMAND}" -E make_directory "${PROJECT_BINARY_DIR}/man"
     COMMAND
       "${TESSERA_HELP2MAN}" --no-info --no-discard-stderr "--name=${TESSERA_ABOUT_${program}}"
       --source=Tessera "--output=${page}" "$<TARGET_FILE:${program}>"
+    COMMAND "${TESSERA_GZIP}" -9nf "${page}"
     DEPENDS ${program}
     VERBATIM
   )
-  list(APPEND pages "${page}")
+  list(APPEND pages "${page}.gz")
 endforeach()
 add_custom_target(tessera_manual ALL DEPENDS ${pages})
 install(FILES ${pages} DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" COMPONENT tools)

@@ -26,32 +26,36 @@ set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
 set(about "A C++ framework for programs whose tensors are sharded over the devices of many
- processes: meshes, layouts, relayouts, collectives, operations and training.")
+processes: meshes, layouts, relayouts, collectives, operations and training.")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME "libtessera${PROJECT_VERSION_MAJOR}")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_RUNTIME_DESCRIPTION "${about}
- .
- This package has the shared library.")
+
+This package has the shared library.")
 # Loaded at run time, where they are installed.
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "libucx0, libgloo0, libopenblas0")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libtessera-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION "${about}
- .
- This package has the headers, and the files of CMake and pkg-config.")
+
+This package has the headers, and the files of CMake and pkg-config.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
     "${CPACK_DEBIAN_RUNTIME_PACKAGE_NAME} (= ${PROJECT_VERSION}), libabsl-dev")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SUGGESTS "libeigen3-dev, mpi-default-dev, tessera-tools")
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME tessera-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_TOOLS_DESCRIPTION "${about}
- .
- This package has the programs that start jobs, show plans and read checkpoints.")
+
+This package has the programs that start jobs, show plans and read checkpoints.")
+
+# dpkg runs ldconfig once for all packages that it installs.
+set(folder "${PROJECT_BINARY_DIR}/debian")
+file(WRITE "${folder}/triggers" "activate-noawait ldconfig\n")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA "${folder}/triggers")
 
 # Each package has copyright and changelog.
 string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC) # SOURCE_DATE_EPOCH, if that is set
 string(TIMESTAMP year "%Y" UTC)
-set(folder "${PROJECT_BINARY_DIR}/debian")
 file(WRITE "${folder}/changelog"
      "tessera (${PROJECT_VERSION}) unstable; urgency=medium
 
