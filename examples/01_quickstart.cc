@@ -54,7 +54,7 @@ Status quickstart() {
 
   // 8. A mistake is an error with a message, never a crash. It travels with the tensor until the
   //    tensor is read.
-  const DTensor wrong = relayout(x, Layout::parse(mesh, "[bach, -]"));
+  const DTensor wrong = relayout(x, "[bach, -]");
   std::printf("a typo: %s\n", std::string(wrong.status().message()).c_str());
 
   // 9. A barrier: when it returns, all earlier work of every client of the mesh is complete.

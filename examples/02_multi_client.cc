@@ -72,12 +72,12 @@ Status multi_client() {
 
   // 6. Partial sums: each device adds up its own rows. Its result is a term of the sum along x, and
   //    the layout says so; a relayout to a layout without the partial axis adds the terms.
-  const DTensor terms = local_map(Layout::parse(mesh, "[-] sum{x}"), {8}, DType::kInt64, {rows},
-                                  [](LocalContext& local) {
-                                    const auto in = local.input<int64_t>(0).eigen<2>();
-                                    const Eigen::array<int, 1> over_rows = {0};
-                                    local.output<int64_t>().eigen<1>() = in.sum(over_rows);
-                                  });
+  const DTensor terms =
+      local_map("[-] sum{x}", {8}, DType::kInt64, {rows}, [](LocalContext& local) {
+        const auto in = local.input<int64_t>(0).eigen<2>();
+        const Eigen::array<int, 1> over_rows = {0};
+        local.output<int64_t>().eigen<1>() = in.sum(over_rows);
+      });
   const DTensor sums = relayout(terms, Layout::replicated(mesh, 1));
   TESSERA_ASSIGN_OR_RETURN(std::string sum_text, local_shards(sums));
   if (client.client_id() == 0) std::printf("sums of the columns\n%s", sum_text.c_str());

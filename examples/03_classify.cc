@@ -52,7 +52,7 @@ Data load_data(const Digits& digits, const Mesh& mesh, uint64_t seed) {
       random::permutation(random::Key::from_seed(seed).fold_in(0), n, Layout::replicated(mesh, 1));
   return {from_host<float>(pixels, {n, kNumPixels}, Layout::replicated(mesh, 2)) / kMaxPixel,
           from_host<int64_t>(labels, {n}, Layout::replicated(mesh, 1)),
-          ops::slice(order, {n - n / 5}, {n}, {}, Layout::parse(mesh, "[batch]"))};
+          ops::slice(order, {n - n / 5}, {n}, {}, "[batch]")};
 }
 
 Status classify(const char* program) {
@@ -83,11 +83,11 @@ Status classify(const char* program) {
   const DTensor logits = ops::matmul(hidden, w[2], x.layout()) + w[3];
   const DTensor is_right =
       ops::equal(ops::argmax(logits, 1), ops::take(data.labels, data.held_out, 0));
-  TESSERA_ASSIGN_OR_RETURN(const HostTensor<double> right,
-                           ops::sum(ops::cast<double>(is_right)).to_host<double>());
+  TESSERA_ASSIGN_OR_RETURN(const double right,
+                           ops::sum(ops::cast<double>(is_right)).item<double>());
   if (client.client_id() == 0) {
     absl::PrintF("clients %d, mesh %s, held-out accuracy %.4f\n", client.num_clients(),
-                 mesh.to_string(), right.data[0] / static_cast<double>(data.held_out.shape()[0]));
+                 mesh.to_string(), right / static_cast<double>(data.held_out.shape()[0]));
   }
   return client.shutdown();
 }

@@ -114,7 +114,7 @@ Data load_data(const Digits& digits, const Mesh& mesh, random::Key key) {
   const DTensor order = random::permutation(key, n, Layout::replicated(mesh, 1));
   return {from_host<float>(pixels, {n, kNumPixels}, Layout::replicated(mesh, 2)) / kMaxPixel,
           from_host<int64_t>(labels, {n}, Layout::replicated(mesh, 1)),
-          ops::slice(order, {0}, {num_train}), ops::slice(order, {num_train}, {n})};
+          order[{Range{0, num_train}}], order[{Range{num_train}}]};
 }
 
 // 4. The network. Weights are uniform in [-limit, limit), with the limit of Glorot and Bengio,
@@ -196,11 +196,10 @@ Status train(const Client& client, const nn::Parameters& weights, const Data& da
 
 // 6. The test: the loss and accuracy on digits that were not in the training.
 Status test(const Client& client, const nn::Parameters& weights, const Data& data) {
-  const Mesh& mesh = data.held_out.layout().mesh();
   std::vector<DTensor> w;
   for (const Variable& weight : weights.variables()) w.push_back(weight.value());
   DTensor tally = zeros<double>({2}, data.labels.layout());
-  loss_of(w, data, relayout(data.held_out, Layout::parse(mesh, "[batch]")), tally);
+  loss_of(w, data, relayout(data.held_out, "[batch]"), tally);
   TESSERA_ASSIGN_OR_RETURN(const HostTensor<double> sums, tally.to_host<double>());
   if (client.client_id() == 0) {
     absl::PrintF("held-out accuracy %.4f\n",

@@ -216,11 +216,10 @@ Status train(const Client& client, Weights& w, const Text& text, random::Key key
     last_loss = loss;
 
     if (step % 10 != 0 && step != 1 && step != num_steps) continue;
-    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, loss.to_host<float>());
+    TESSERA_ASSIGN_OR_RETURN(const float value, loss.item<float>());
     if (client.client_id() != 0) continue;
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-    absl::PrintF("step %4d  loss %.9g  %4.0f ms/step\n", step, value.data[0],
-                 1000 * seconds / step);
+    absl::PrintF("step %4d  loss %.9g  %4.0f ms/step\n", step, value, 1000 * seconds / step);
     std::fflush(stdout);
   }
   w.read(nullptr);
@@ -231,8 +230,7 @@ Status train(const Client& client, Weights& w, const Text& text, random::Key key
 StatusOr<float> test(Weights& w, const Text& text, const LayoutArg& rows) {
   const int64_t num_pieces = (text.size - text.num_train - 1) / kContext;
   const DTensor starts = iota<int64_t>({num_pieces, 1}, rows) * kContext + text.num_train;
-  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> loss, loss_of(w, text, starts).to_host<float>());
-  return loss.data[0];
+  return loss_of(w, text, starts).item<float>();
 }
 
 // 5. Writing. Each character is drawn with the probability that the model gives it: the index of
@@ -241,15 +239,14 @@ StatusOr<float> test(Weights& w, const Text& text, const LayoutArg& rows) {
 StatusOr<std::string> write(Weights& w, const Text& text, random::Key key) {
   const Mesh& mesh = text.tokens.layout().mesh();
   const int64_t vocabulary = text.vocabulary();
-  DTensor context = ops::reshape(ops::slice(text.tokens, {0}, {kContext}), {1, kContext});
+  DTensor context = ops::reshape(text.tokens[{Range{0, kContext}}], {1, kContext});
   std::vector<DTensor> written = {context};
   for (int i = 0; i < absl::GetFlag(FLAGS_sample); ++i) {
-    const DTensor logits = ops::slice(logits_of(w, context, vocabulary), {0, kContext - 1, 0},
-                                      {1, kContext, vocabulary});
+    const DTensor logits = logits_of(w, context, vocabulary)[{kAll, Range{-1}}];
     const DTensor u =
         random::uniform<float>(key.fold_in(i), {vocabulary}, Layout::replicated(mesh, 1));
     const DTensor next = ops::argmax(logits * 1.25 - ops::log(-ops::log(u)), -1);
-    context = ops::concat({ops::slice(context, {0, 1}, {1, kContext}), next}, 1);
+    context = ops::concat({context[{kAll, Range{1}}], next}, 1);
     written.push_back(next);
   }
   TESSERA_ASSIGN_OR_RETURN(const HostTensor<int64_t> tokens,

@@ -51,8 +51,8 @@ Status fit() {
     const std::vector<DTensor> gradients = tape.gradient(loss, w, {.reduce = Reduce::kLater});
     TESSERA_RETURN_IF_ERROR(optimizer.apply(weights.variables(), gradients));
     if (step % 50 != 0) continue;
-    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, loss.to_host<float>());
-    if (client.client_id() == 0) std::printf("step %3d  loss %.5f\n", step, value.data[0]);
+    TESSERA_ASSIGN_OR_RETURN(const float value, loss.item<float>());
+    if (client.client_id() == 0) std::printf("step %3d  loss %.5f\n", step, value);
   }
   return client.shutdown();
 }

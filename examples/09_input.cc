@@ -76,9 +76,9 @@ Status train(const std::string& file) {
     const std::vector<DTensor> gradients = tape.gradient(loss, {w}, {.reduce = Reduce::kLater});
     TESSERA_RETURN_IF_ERROR(optimizer.apply(weights, gradients));
     if (number % 15 != 0) continue;
-    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, loss.to_host<float>());
+    TESSERA_ASSIGN_OR_RETURN(const float value, loss.item<float>());
     if (client.client_id() == 0) {
-      std::printf("%3d images  loss %.4f  next: %s\n", static_cast<int>(batch->size), value.data[0],
+      std::printf("%3d images  loss %.4f  next: %s\n", static_cast<int>(batch->size), value,
                   iterator.state().to_string().c_str());
     }
   }

@@ -167,12 +167,12 @@ Status train(const std::string& file) {
     TESSERA_RETURN_IF_ERROR(update(strategy, optimizer, model, results));
     const bool is_last = progress.steps() == batches.cardinality();
     if (progress.steps() % 15 != 0 && !is_last) continue;
-    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> loss,
-                             strategy.reduce(ReduceOp::kSum, results[0]).to_host<float>());
-    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> right, model.right.value().to_host<float>());
+    TESSERA_ASSIGN_OR_RETURN(const float loss,
+                             strategy.reduce(ReduceOp::kSum, results[0]).item<float>());
+    TESSERA_ASSIGN_OR_RETURN(const float right, model.right.value().item<float>());
     if (client.client_id() == 0) {
       std::printf("%d replicas  loss %.4f  accuracy %.1f %%  %s\n", strategy.num_replicas_in_sync(),
-                  loss.data[0], 100 * right.data[0] / seen, progress.to_string().c_str());
+                  loss, 100 * right / seen, progress.to_string().c_str());
     }
     seen = 0;
     TESSERA_RETURN_IF_ERROR(

@@ -180,9 +180,9 @@ StatusOr<int> train(const std::string& file) {
     const DTensor loss =
         loss_of(w, batch->tensors[0], batch->tensors[1], place.key.fold_in(1).fold_in(place.step));
     TESSERA_RETURN_IF_ERROR(optimizer.apply(weights.variables(), tape.gradient(loss, w)));
-    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, loss.to_host<float>());
+    TESSERA_ASSIGN_OR_RETURN(const float value, loss.item<float>());
     if (client.client_id() == 0) {
-      absl::PrintF("step %4d  loss %.9g\n", place.step, value.data[0] / batch->size);
+      absl::PrintF("step %4d  loss %.9g\n", place.step, value / batch->size);
       std::fflush(stdout);
     }
 

@@ -44,8 +44,8 @@ Status find_most() {
   const auto split = Layout::parse(mesh, "[x]");
   const DTensor n = iota<int64_t>({999'999}, split) + 1;
   const DTensor steps = local_map(split, n.shape(), DType::kInt32, {n}, count_steps);
-  TESSERA_ASSIGN_OR_RETURN(const HostTensor<int32_t> most, ops::max(steps).to_host<int32_t>());
-  std::printf("%s: at most %d steps\n", mesh.to_string().c_str(), most.data[0]);
+  TESSERA_ASSIGN_OR_RETURN(const int32_t most, ops::max(steps).item<int32_t>());
+  std::printf("%s: at most %d steps\n", mesh.to_string().c_str(), most);
   return client->shutdown();
 }
 

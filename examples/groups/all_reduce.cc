@@ -18,10 +18,10 @@
 using namespace tessera;
 
 Status run(const Client& client) {
-  TESSERA_ASSIGN_OR_RETURN(Group group, client.group({0, 1, 2, 3}));
+  TESSERA_ASSIGN_OR_RETURN(Group group, client.group());
   const float value = static_cast<float>(group.position());
   std::vector<float> x = {value, 10 * value};
-  const Work work = group.all_reduce(x, x, ReduceOp::kSum);
+  const Work work = group.all_reduce(x, ReduceOp::kSum);
   TESSERA_RETURN_IF_ERROR(work.await());
   std::printf("client %d: %g %g\n", client.client_id(), x[0], x[1]);
   return absl::OkStatus();

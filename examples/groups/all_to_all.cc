@@ -18,7 +18,7 @@
 using namespace tessera;
 
 Status run(const Client& client) {
-  TESSERA_ASSIGN_OR_RETURN(Group group, client.group({0, 1, 2, 3}));
+  TESSERA_ASSIGN_OR_RETURN(Group group, client.group());
   TESSERA_ASSIGN_OR_RETURN(DeviceSpan<float> in, client.allocate<float>(0, 4));
   TESSERA_ASSIGN_OR_RETURN(DeviceSpan<float> out, client.allocate<float>(0, 4));
   std::iota(in.begin(), in.end(), static_cast<float>(10 * group.position()));

@@ -18,7 +18,7 @@
 using namespace tessera;
 
 Status run(const Client& client) {
-  TESSERA_ASSIGN_OR_RETURN(Group group, client.group({0, 1, 2, 3}));
+  TESSERA_ASSIGN_OR_RETURN(Group group, client.group());
   TESSERA_RETURN_IF_ERROR(group.barrier().wait(absl::Seconds(30)));
   std::printf("client %d: all %d have arrived\n", client.client_id(), group.size());
   return absl::OkStatus();

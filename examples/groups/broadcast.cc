@@ -16,14 +16,14 @@
 using namespace tessera;
 
 Status run(const Client& client) {
-  TESSERA_ASSIGN_OR_RETURN(Group group, client.group({0, 1, 2, 3}));
+  TESSERA_ASSIGN_OR_RETURN(Group group, client.group());
   TESSERA_ASSIGN_OR_RETURN(DeviceSpan<float> x, client.allocate<float>(0, 2));
   x[0] = x[1] = 0;
   if (group.position() == 1) {
     x[0] = 3;
     x[1] = 4;
   }
-  TESSERA_RETURN_IF_ERROR(group.broadcast(x, x, /*root=*/1).await());
+  TESSERA_RETURN_IF_ERROR(group.broadcast(x, /*root=*/1).await());
   std::printf("client %d: %g %g\n", client.client_id(), x[0], x[1]);
   return absl::OkStatus();
 }

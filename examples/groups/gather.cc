@@ -13,7 +13,7 @@
 using namespace tessera;
 
 Status run(const Client& client) {
-  TESSERA_ASSIGN_OR_RETURN(Group group, client.group({0, 1, 2, 3}));
+  TESSERA_ASSIGN_OR_RETURN(Group group, client.group());
   TESSERA_ASSIGN_OR_RETURN(DeviceSpan<float> mine, client.allocate<float>(0, 1));
   mine[0] = static_cast<float>(group.position() * group.position());
   DeviceSpan<float> all;  // empty on the other members

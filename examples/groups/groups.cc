@@ -26,7 +26,7 @@ Status run(const Client& client) {
 
   TESSERA_ASSIGN_OR_RETURN(DeviceSpan<float> x, client.allocate<float>(0, 1));
   x[0] = static_cast<float>(id);
-  TESSERA_RETURN_IF_ERROR(group.all_reduce(x, x, ReduceOp::kSum).await());
+  TESSERA_RETURN_IF_ERROR(group.all_reduce(x, ReduceOp::kSum).await());
   std::printf("device %d is member %d of %d; the sum of its group is %g\n", id, group.position(),
               group.size(), x[0]);
   return absl::OkStatus();

@@ -42,13 +42,13 @@ Status run(const Client& client) {
   // Wrong: the calls are equal in layout, shape and dtype, and swapped on client 1.
   const DTensor ones = full<float>({2}, 1, Layout::parse(mesh, "[x]"));
   const DTensor twos = full<float>({2}, 2, Layout::parse(mesh, "[x]"));
-  const DTensor first = relayout(is_first ? ones : twos, Layout::parse(mesh, "[-]"));
-  const DTensor second = relayout(is_first ? twos : ones, Layout::parse(mesh, "[-]"));
+  const DTensor first = relayout(is_first ? ones : twos, "[-]");
+  const DTensor second = relayout(is_first ? twos : ones, "[-]");
   TESSERA_RETURN_IF_ERROR(print_value(client, is_first ? first : second));
 
   // Right: one order on both clients.
-  const DTensor whole_ones = relayout(ones, Layout::parse(mesh, "[-]"));
-  const DTensor whole_twos = relayout(twos, Layout::parse(mesh, "[-]"));
+  const DTensor whole_ones = relayout(ones, "[-]");
+  const DTensor whole_twos = relayout(twos, "[-]");
   TESSERA_RETURN_IF_ERROR(print_value(client, whole_ones));
   return whole_twos.await();
 }

@@ -15,7 +15,7 @@
 using namespace tessera;
 
 Status run(const Client& client) {
-  TESSERA_ASSIGN_OR_RETURN(Group group, client.group({0, 1, 2, 3}));
+  TESSERA_ASSIGN_OR_RETURN(Group group, client.group());
   TESSERA_ASSIGN_OR_RETURN(DeviceSpan<float> x, client.allocate<float>(0, 1));
   TESSERA_ASSIGN_OR_RETURN(DeviceSpan<float> result, client.allocate<float>(0, 1));
   x[0] = static_cast<float>(group.position() + 1);

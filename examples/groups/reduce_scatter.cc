@@ -17,7 +17,7 @@
 using namespace tessera;
 
 Status run(const Client& client) {
-  TESSERA_ASSIGN_OR_RETURN(Group group, client.group({0, 1, 2, 3}));
+  TESSERA_ASSIGN_OR_RETURN(Group group, client.group());
   TESSERA_ASSIGN_OR_RETURN(DeviceSpan<float> all, client.allocate<float>(0, 4));
   TESSERA_ASSIGN_OR_RETURN(DeviceSpan<float> mine, client.allocate<float>(0, 1));
   std::iota(all.begin(), all.end(), static_cast<float>(group.position()));

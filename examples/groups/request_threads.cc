@@ -69,9 +69,7 @@ class Requests {
 
 // Collective: the sum of the weights times a factor.
 StatusOr<float> answer(const DTensor& weights, int32_t factor) {
-  const DTensor sum = ops::sum(static_cast<float>(factor) * weights);
-  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> host, sum.to_host<float>());
-  return host.data[0];
+  return ops::sum(static_cast<float>(factor) * weights).item<float>();
 }
 
 // The dispatcher: the only thread of its client that makes collective calls. Returns the number of

@@ -17,7 +17,7 @@
 using namespace tessera;
 
 Status run(const Client& client) {
-  TESSERA_ASSIGN_OR_RETURN(Group group, client.group({0, 1, 2, 3}));
+  TESSERA_ASSIGN_OR_RETURN(Group group, client.group());
   DeviceSpan<float> parts;  // empty on the other members
   if (group.position() == 0) {
     TESSERA_ASSIGN_OR_RETURN(parts, client.allocate<float>(0, 8));

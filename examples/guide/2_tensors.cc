@@ -18,11 +18,6 @@ namespace {
 
 using namespace tessera;
 
-void print(absl::Span<const float> values) {
-  for (const float value : values) std::cout << " " << value;
-  std::cout << "\n";
-}
-
 Status make(const Mesh& mesh) {
   // 1. Every client gives the whole value, and each device keeps its own part.
   std::vector<float> values(6 * 4);
@@ -40,54 +35,59 @@ Status make(const Mesh& mesh) {
         }
       });
 
-  // 3. shard() waits for the value, and views the memory of one device.
-  for (int device = 0; device < table.num_local_shards(); ++device) {
-    TESSERA_ASSIGN_OR_RETURN(const ShardView<float> shard, table.shard<float>(device));
-    std::cout << "device " << device << " has " << shard.box.to_string() << ":";
-    print(shard.data);
-  }
+  // 3. A stream gets the shards of this client. It never waits, so the program waits before.
+  TESSERA_RETURN_IF_ERROR(table.await());
+  std::cout << table << "\n";
 
-  // 4. to_host() gathers the whole value on every client. All clients must make this call.
+  // 4. shard() waits for the value, and views the memory of one device.
+  TESSERA_ASSIGN_OR_RETURN(const ShardView<float> shard, table.shard<float>(1));
+  std::cout << shard.box.to_string() << " begins with " << shard.data[0] << "\n";
+
+  // 5. to_host() gathers the whole value on every client, and to_string() prints it. All clients
+  //    must make these calls.
   TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> all, table.to_host<float>());
-  std::cout << all.data.size() << " numbers, the last is " << all.data.back() << "\n";
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, to_string(table));
+  std::cout << all.data.size() << " numbers:\n" << text << "\n";
+
+  // 6. x[{...}] is a part of a tensor, also a tensor, and item() the value of one element.
+  const DTensor corner = table[{-1, -1}], two_rows = table[{Range{1, 3}}];
+  TESSERA_ASSIGN_OR_RETURN(const float number, corner.item<float>());
+  TESSERA_ASSIGN_OR_RETURN(const std::string part, to_string(two_rows));
+  std::cout << "the last is " << number << ", and two rows are\n" << part << "\n";
   return absl::OkStatus();
 }
 
 Status move(const Mesh& mesh) {
-  // 5. A relayout is a new tensor with the same value under another layout.
+  // 7. A relayout is a new tensor with the same value under another layout.
   const DTensor rows = iota<float>({6, 4}, Layout::parse(mesh, "[x, -]"));
-  const DTensor columns = relayout(rows, Layout::parse(mesh, "[-, x]"));
-  TESSERA_ASSIGN_OR_RETURN(const ShardView<float> first, columns.shard<float>(0));
-  std::cout << "device 0 has " << first.box.to_string() << ":";
-  print(first.data);
+  const DTensor columns = relayout(rows, "[-, x]");
+  TESSERA_RETURN_IF_ERROR(columns.await());
+  std::cout << columns << "\n";
 
-  // 6. A plan says how the bytes will move, and moves none.
+  // 8. A plan says how the bytes will move, and moves none.
   TESSERA_ASSIGN_OR_RETURN(const RelayoutPlan plan,
                            plan_relayout(rows.layout(), columns.layout(), {6, 4}, DType::kFloat32));
   std::cout << plan.explain();
 
-  // 7. A partial tensor: each device holds a term, and the value is the sum of the terms.
-  const DTensor terms = local_map(Layout::parse(mesh, "[-] sum{x}"), {4}, DType::kFloat32, {rows},
-                                  [](LocalContext& local) {
-                                    const ShardView<float> in = local.input<float>(0);
-                                    absl::Span<float> out = local.output<float>().data;
-                                    for (float& sum : out) sum = 0;
-                                    for (size_t i = 0; i < in.data.size(); ++i)
-                                      out[i % out.size()] += in.data[i];
-                                  });
-  TESSERA_ASSIGN_OR_RETURN(const ShardView<float> term, terms.shard<float>(0));
-  std::cout << "the term of device 0:";
-  print(term.data);
+  // 9. A partial tensor: each device holds a term, and the value is the sum of the terms.
+  const DTensor terms =
+      local_map("[-] sum{x}", {4}, DType::kFloat32, {rows}, [](LocalContext& local) {
+        const ShardView<float> in = local.input<float>(0);
+        absl::Span<float> out = local.output<float>().data;
+        for (float& sum : out) sum = 0;
+        for (size_t i = 0; i < in.data.size(); ++i) out[i % out.size()] += in.data[i];
+      });
+  TESSERA_RETURN_IF_ERROR(terms.await());
+  std::cout << terms << "\n";
 
-  // 8. A relayout to a layout without the partial axis adds the terms.
-  const DTensor sums = relayout(terms, Layout::replicated(mesh, 1));
-  TESSERA_ASSIGN_OR_RETURN(const ShardView<float> sum, sums.shard<float>(0));
-  std::cout << "the sums of the columns:";
-  print(sum.data);
+  // 10. A relayout to a layout without the partial axis adds the terms.
+  const DTensor sums = relayout(terms, "[-]");
+  TESSERA_ASSIGN_OR_RETURN(const std::string values, to_string(sums));
+  std::cout << "the sums of the columns: " << values << "\n";
 
-  // 9. A tensor that is given away releases its memory after the first step of the plan.
+  // 11. A tensor that is given away releases its memory after the first step of the plan.
   DTensor source = ones<float>({6, 4}, Layout::parse(mesh, "[x, -]"));
-  const DTensor moved = relayout(std::move(source), Layout::parse(mesh, "[-, x]"));
+  const DTensor moved = relayout(std::move(source), "[-, x]");
   std::cout << moved.layout() << "\n";
   return absl::OkStatus();
 }

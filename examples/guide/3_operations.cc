@@ -5,6 +5,7 @@
 //   bazel run //examples/guide:3_operations
 #include <cstdint>
 #include <iostream>
+#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -14,11 +15,10 @@ namespace {
 
 using namespace tessera;
 
+// Prints a name and the whole value. Every client calls it, because to_string() gathers.
 Status print(const char* name, const DTensor& x) {
-  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> host, x.to_host<float>());
-  std::cout << name << ":";
-  for (const float value : host.data) std::cout << " " << value;
-  std::cout << "\n";
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, to_string(x));
+  std::cout << name << ":\n" << text << "\n";
   return absl::OkStatus();
 }
 
@@ -36,18 +36,18 @@ Status compute(const Mesh& mesh) {
   std::cout << y.explain() << ops::matmul(x, w).explain();
 
   // 4. The sum over a split dim is partial: no device has sent anything yet.
-  const DTensor columns = ops::sum(y, {0});
+  const DTensor columns = ops::sum(y, 0);
   std::cout << columns.layout() << "\n";
 
   // 5. The last argument of an operation asks for the layout of its result.
-  const DTensor whole = ops::sum(y, {0}, ops::KeepDims::kNo, Layout::parse(mesh, "[-]"));
+  const DTensor whole = ops::sum(y, 0, ops::KeepDims::kNo, "[-]");
   std::cout << whole.layout() << "\n";
 
   // 6. Shapes follow NumPy's rules. A C++ number takes the dtype of the tensor.
   const DTensor small = iota<float>({2, 3}, Layout::replicated(mesh, 2));
   TESSERA_RETURN_IF_ERROR(print("small * 2 + 1", small * 2 + 1));
   TESSERA_RETURN_IF_ERROR(
-      print("minus the mean", small - ops::mean(small, {1}, ops::KeepDims::kYes)));
+      print("minus the mean", small - ops::mean(small, 1, ops::KeepDims::kYes)));
 
   // 7. A function of the program for every element, in one pass over memory.
   const DTensor steps =

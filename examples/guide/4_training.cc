@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
-#include <optional>
 #include <vector>
 
 #include "tessera/tessera.h"
@@ -18,9 +17,9 @@ using namespace tessera;
 Status part() {
   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.num_local_devices = 4}));
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"batch", 2}, {"model", 2}}));
-  const auto layout = [&](const char* text) { return Layout::parse(mesh, text); };
 
   // 1. The data: 256 points, split over the axis `batch`.
+  const auto layout = [&](const char* text) { return Layout::parse(mesh, text); };
   const random::Key key = random::Key::from_seed(3);
   const DTensor x = random::uniform<float>(key.fold_in(0), {256, 1}, layout("[batch, -]"), -2, 2);
   const DTensor y = ops::sin(x * 2) + 0.5 * x;
@@ -39,7 +38,7 @@ Status part() {
   TESSERA_RETURN_IF_ERROR(optimizer.prepare(weights.variables()));
   std::cout << optimizer.state().to_string();
 
-  std::optional<DTensor> last;
+  DTensor last;
   for (int step = 0; step <= 200; ++step) {
     // 4. One step: the loss, the gradients, the update. Each device has the gradient of its own
     //    points, a term of a sum. The optimizer reduces the terms.
@@ -52,13 +51,13 @@ Status part() {
 
     // 5. Calls return before the devices have finished. The program waits for the step before, so
     //    that it does not run ahead without end.
-    if (last.has_value()) TESSERA_RETURN_IF_ERROR(last->await());
+    if (last.valid()) TESSERA_RETURN_IF_ERROR(last.await());
     last = loss;
 
     // 6. Every client makes this call; one of them prints.
     if (step % 50 != 0) continue;
-    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, loss.to_host<float>());
-    if (client.client_id() == 0) std::printf("step %3d  loss %.2f\n", step, value.data[0]);
+    TESSERA_ASSIGN_OR_RETURN(const float value, loss.item<float>());
+    if (client.client_id() == 0) std::printf("step %3d  loss %.2f\n", step, value);
   }
   return client.shutdown();
 }

@@ -20,11 +20,11 @@ using namespace tessera;
 Status part(const std::string& folder) {
   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.num_local_devices = 4}));
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"batch", 2}, {"model", 2}}));
+
+  // 1. A checkpoint is a folder with named tensors, and texts in its metadata.
   const auto layout = [&](const char* text) { return Layout::parse(mesh, text); };
   const DTensor w = iota<float>({4, 6}, layout("[-, model]"));
   const DTensor b = ones<float>({6}, layout("[model]"));
-
-  // 1. A checkpoint is a folder with named tensors, and texts in its metadata.
   const std::string path = folder + "/checkpoint";
   TESSERA_RETURN_IF_ERROR(
       checkpoint::save(client, path, {{"w", w}, {"b", b}}, {.metadata = {{"epoch", "3"}}}));

@@ -25,20 +25,18 @@ Status shard(const Client& client) {
 
   // 2. JAX: a product, and another sharding of the result.
   const DTensor b = ones<float>({8, 8}, Layout::parse(mesh, "[y, -]"));
-  const DTensor c = ops::matmul(a, b, Layout::parse(mesh, "[x, -]"));
-  const DTensor d = relayout(c, Layout::parse(mesh, "[-, x]"));
+  const DTensor c = ops::matmul(a, b, "[x, -]");
+  const DTensor d = relayout(c, "[-, x]");
   std::cout << c.layout() << ", " << d.layout() << "\n";
 
   // 3. JAX: a function of shards, and the sum of its results.
-  const DTensor terms = local_map(Layout::parse(mesh, "[] sum{x,y}"), {}, DType::kFloat32, {a},
-                                  [](LocalContext& local) {
-                                    float sum = 0;
-                                    for (const float value : local.input<float>(0).data)
-                                      sum += value;
-                                    local.output<float>().data[0] = sum;
-                                  });
-  TESSERA_ASSIGN_OR_RETURN(HostTensor<float> sum, terms.to_host<float>());
-  std::cout << "the sum is " << sum.data[0] << "\n";
+  const DTensor terms = local_map("[] sum{x,y}", {}, DType::kFloat32, {a}, [](LocalContext& local) {
+    float sum = 0;
+    for (const float value : local.input<float>(0).data) sum += value;
+    local.output<float>().data[0] = sum;
+  });
+  TESSERA_ASSIGN_OR_RETURN(const float sum, terms.item<float>());
+  std::cout << "the sum is " << sum << "\n";
   return absl::OkStatus();
 }
 
@@ -75,12 +73,15 @@ Status pack(const Client& client) {
   return absl::OkStatus();
 }
 
-Status reduce(const Client& client) {
-  // 7. MPI: all_reduce and all_to_all on vectors of the program.
-  TESSERA_ASSIGN_OR_RETURN(const Group group, client.group({0}));
+// 7. MPI: the sum over all ranks of vectors of the program.
+Status add(const Client& client) {
+  TESSERA_ASSIGN_OR_RETURN(const Group group, client.group());
   std::vector<double> local = {1, 2, 3}, global(3);
   TESSERA_RETURN_IF_ERROR(group.all_reduce(local, global, ReduceOp::kSum).await());
+  return absl::OkStatus();
+}
 
+Status transpose(const Client& client) {
   // 8. MPI: the transposition of a matrix whose rows are spread over ranks.
   TESSERA_ASSIGN_OR_RETURN(Mesh mesh, create_mesh(client, {{"rank", 8}}));
   const DTensor rows = from_function<double>(
@@ -90,7 +91,7 @@ Status reduce(const Client& client) {
           out[i] = static_cast<double>((box.offsets[0] + k / box.sizes[1]) * 24 + k % box.sizes[1]);
         }
       });
-  const DTensor transposed = ops::transpose(rows, {1, 0}, Layout::parse(mesh, "[rank, -]"));
+  const DTensor transposed = ops::transpose(rows, {1, 0}, "[rank, -]");
   TESSERA_ASSIGN_OR_RETURN(ShardView<double> mine, transposed.shard<double>(0));
   std::cout << mine.box.to_string() << " begins with " << mine.data[0] << ", " << mine.data[1]
             << "\n";
@@ -102,14 +103,15 @@ Status run() {
   TESSERA_RETURN_IF_ERROR(shard(client));
   TESSERA_RETURN_IF_ERROR(train(client));
   TESSERA_RETURN_IF_ERROR(pack(client));
-  TESSERA_RETURN_IF_ERROR(reduce(client));
+  TESSERA_RETURN_IF_ERROR(transpose(client));
   return client.shutdown();
 }
 
 }  // namespace
 
 int main() {
-  const Status status = run();
+  Status status = spawn(2, add);
+  if (status.ok()) status = run();
   if (!status.ok()) std::cerr << status << "\n";
   return status.ok() ? 0 : 1;
 }

@@ -21,9 +21,8 @@ Status inside() {
   const auto num_devices = static_cast<int64_t>(client.devices().size());
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", num_devices}}));
   const DTensor sum = ops::sum(iota<float>({100}, Layout::parse(mesh, "[x]")));
-  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> value, sum.to_host<float>());
-  if (client.client_id() == 0)
-    std::printf("%d clients, sum %g\n", client.num_clients(), value.data[0]);
+  TESSERA_ASSIGN_OR_RETURN(const float value, sum.item<float>());
+  if (client.client_id() == 0) std::printf("%d clients, sum %g\n", client.num_clients(), value);
   return client.shutdown();
 }
 

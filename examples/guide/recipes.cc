@@ -40,20 +40,32 @@ Status save_and_load(const Client& client, const Mesh& mesh, const std::string& 
   return absl::OkStatus();
 }
 
-// 3. Prints a matrix on client 0. Every client calls it, because to_host() gathers.
-Status print(const Client& client, const DTensor& matrix) {
-  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> host, matrix.to_host<float>());
-  if (client.client_id() != 0) return absl::OkStatus();
-  for (size_t i = 0; i < host.data.size(); ++i) {
-    std::cout << host.data[i] << ((i + 1) % host.shape[1] == 0 ? "\n" : " ");
-  }
+Status print(const Client& client, const Mesh& mesh) {
+  // 3. The shards of this client. A stream never waits, so the program waits before.
+  const DTensor x = iota<float>({3, 4}, Layout::parse(mesh, "[x, -]"));
+  TESSERA_RETURN_IF_ERROR(x.await());
+  std::cout << x << "\n";
+
+  // The whole value. Every client calls it, because it gathers; one of them prints.
+  TESSERA_ASSIGN_OR_RETURN(const std::string text, to_string(x));
+  if (client.client_id() == 0) std::cout << text << "\n";
+
+  // The elements, on one client. The others get no elements, and do not wait.
+  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> host, x.gather_to<float>(/*client=*/0));
+  for (const float value : host.data) std::cout << value << " ";
+  std::cout << "\n";
+
+  // One element, on every client.
+  const DTensor corner = x[{-1, -1}];
+  TESSERA_ASSIGN_OR_RETURN(const float last, corner.item<float>());
+  std::cout << "the last is " << last << "\n";
   return absl::OkStatus();
 }
 
 Status train(const Mesh& mesh) {
   const random::Key key = random::Key::from_seed(1);
   const DTensor x = random::normal<float>(key.fold_in(0), {64, 8}, Layout::parse(mesh, "[x, -]"));
-  const DTensor y = ops::sum(x, {1}, ops::KeepDims::kYes);
+  const DTensor y = ops::sum(x, 1, ops::KeepDims::kYes);
 
   // 4. Mixed precision: the variable and its state are f32, the products are bf16.
   nn::Parameters weights;
@@ -80,21 +92,20 @@ Status train(const Mesh& mesh) {
     for (int64_t part = 0; part < 4; ++part) {
       Tape tape;
       const std::vector<DTensor> w = weights.watch(tape);
-      const DTensor inputs = ops::slice(x, {16 * part, 0}, {16 * part + 16, 8});
-      const DTensor targets = ops::slice(y, {16 * part, 0}, {16 * part + 16, 1});
-      const DTensor loss = loss_of(inputs, targets, w[0]) / 4;
+      const Range rows = {16 * part, 16 * part + 16};
+      const DTensor loss = loss_of(x[{rows}], y[{rows}], w[0]) / 4;
       const std::vector<DTensor> gradients = tape.gradient(loss, w, {.reduce = Reduce::kLater});
       if (sums.empty()) {
         sums = gradients;
       } else {
-        for (size_t i = 0; i < sums.size(); ++i) sums[i] = sums[i] + gradients[i];
+        for (size_t i = 0; i < sums.size(); ++i) sums[i] += gradients[i];
       }
     }
     TESSERA_RETURN_IF_ERROR(optimizer.apply(weights.variables(), sums));
   }
-  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> w,
-                           weights.variables()[0].value().to_host<float>());
-  std::printf("the first weight is %.0f\n", w.data[0]);
+  const DTensor w = weights.variables()[0].value()[{0, 0}];
+  TESSERA_ASSIGN_OR_RETURN(const float first, w.item<float>());
+  std::printf("the first weight is %.0f\n", first);
   std::fflush(stdout);
   return absl::OkStatus();
 }
@@ -124,7 +135,7 @@ Status serve(const Mesh& mesh) {
     threads.emplace_back([&, request] {
       const DTensor x =
           full<float>({8, 8}, static_cast<float>(request), Layout::parse(mesh, "[x, -]"));
-      results[request] = relayout(x, Layout::parse(mesh, "[-, -]")).await();
+      results[request] = relayout(x, "[-, -]").await();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -136,7 +147,7 @@ Status run(const std::string& folder) {
   TESSERA_ASSIGN_OR_RETURN(Client client, Client::connect({.num_local_devices = 2}));
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 2}}));
   TESSERA_RETURN_IF_ERROR(save_and_load(client, mesh, folder));
-  TESSERA_RETURN_IF_ERROR(print(client, iota<float>({3, 4}, Layout::parse(mesh, "[x, -]"))));
+  TESSERA_RETURN_IF_ERROR(print(client, mesh));
   TESSERA_RETURN_IF_ERROR(train(mesh));
   TESSERA_RETURN_IF_ERROR(look(client, mesh));
   TESSERA_RETURN_IF_ERROR(serve(mesh));

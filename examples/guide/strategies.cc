@@ -41,11 +41,11 @@ Status page() {
 
   // 4. Results of the replicas, and the value of the variable.
   for (const DTensor& local : strategy.local_results(sums)) {
-    TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> sum, local.to_host<float>());
-    std::cout << "the sum of all parts: " << sum.data[0] << "\n";
+    TESSERA_ASSIGN_OR_RETURN(const float sum, local.item<float>());
+    std::cout << "the sum of all parts: " << sum << "\n";
   }
-  TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> total, seen.value().to_host<float>());
-  std::cout << total.data[0] << " rows\n";
+  TESSERA_ASSIGN_OR_RETURN(const float total, seen.value().item<float>());
+  std::cout << total << " rows\n";
   return client.shutdown();
 }
 
