@@ -63,11 +63,10 @@ Status print(const Client& client, const Mesh& mesh) {
 }
 
 Status train(const Mesh& mesh) {
+  // 4. Mixed precision: the variable and its state are f32, the products are bf16.
   const random::Key key = random::Key::from_seed(1);
   const DTensor x = random::normal<float>(key.fold_in(0), {64, 8}, Layout::parse(mesh, "[x, -]"));
   const DTensor y = ops::sum(x, 1, ops::KeepDims::kYes);
-
-  // 4. Mixed precision: the variable and its state are f32, the products are bf16.
   nn::Parameters weights;
   weights.add("w", zeros<float>({8, 1}, Layout::parse(mesh, "[-, -]")));
   AdamW optimizer{.learning_rate = 0.1, .weight_decay = 0};
