@@ -161,17 +161,18 @@ set(TESSERA_tessera_UNIT_9
   distribute/replica_context.cc
   distribute/replica_run.cc
   distribute/strategy_state.cc
+  dtensor/array_text.cc
   dtensor/barriers.cc
   dtensor/check_options.cc
   dtensor/client.cc
   dtensor/client_messages.cc
   dtensor/cluster_options.cc
-  dtensor/describe_devices.cc
 )
 set(TESSERA_tessera_UNIT_10
   collectives/span/span_wait.cc
   distribute/replicas.cc
   distribute/strategy.cc
+  dtensor/describe_devices.cc
   dtensor/device_op.cc
   dtensor/device_update.cc
   dtensor/dtensor.cc
@@ -184,13 +185,13 @@ set(TESSERA_tessera_UNIT_10
   dtensor/rounds.cc
   dtensor/run_before_exit.cc
   dtensor/runtime.cc
-  dtensor/spawn.cc
 )
 set(TESSERA_tessera_UNIT_11
   distribute/variable.cc
   dtensor/job_connection.cc
+  dtensor/print.cc
   dtensor/program.cc
-  dtensor/relayout.cc
+  dtensor/spawn.cc
   dtensor/step_program.cc
   dtensor/tensor_rep.cc
   dtensor/to_host.cc
@@ -202,10 +203,11 @@ set(TESSERA_tessera_UNIT_11
   files/json_reader.cc
   files/new_file.cc
   files/npy.cc
-  files/npy_data.cc
 )
 set(TESSERA_tessera_UNIT_12
+  dtensor/relayout.cc
   dtensor/view_errors.cc
+  files/npy_data.cc
   files/random_access_file.cc
   files/safetensors.cc
   input/agreement.cc
@@ -219,10 +221,10 @@ set(TESSERA_tessera_UNIT_12
   input/loader.cc
   input/loading.cc
   input/node.cc
-  input/order_nodes.cc
-  input/progress.cc
 )
 set(TESSERA_tessera_UNIT_13
+  input/order_nodes.cc
+  input/progress.cc
   input/record_source.cc
   input/running_calls.cc
   input/source.cc
@@ -237,10 +239,10 @@ set(TESSERA_tessera_UNIT_13
   job/cluster/slurm_lists.cc
   job/cluster/tf_config_json.cc
   job/coordinator/check_ins.cc
-  job/coordinator/circles.cc
-  job/coordinator/connect_coordinator.cc
 )
 set(TESSERA_tessera_UNIT_14
+  job/coordinator/circles.cc
+  job/coordinator/connect_coordinator.cc
   job/coordinator/coordinator.cc
   job/coordinator/coordinator_channel.cc
   job/coordinator/coordinator_server.cc
@@ -255,10 +257,10 @@ set(TESSERA_tessera_UNIT_14
   job/coordinator/local_coordinator.cc
   job/coordinator/loss_teller.cc
   job/coordinator/member_list.cc
-  job/coordinator/proposals.cc
-  job/coordinator/registrations.cc
 )
 set(TESSERA_tessera_UNIT_15
+  job/coordinator/proposals.cc
+  job/coordinator/registrations.cc
   job/coordinator/served_job.cc
   job/coordinator/upstream.cc
   job/environment/address.cc
@@ -273,10 +275,10 @@ set(TESSERA_tessera_UNIT_15
   job/environment/token_file.cc
   job/launcher/coordinator_process.cc
   job/launcher/exit_status.cc
-  job/launcher/process.cc
-  job/launcher/status_channel.cc
 )
 set(TESSERA_tessera_UNIT_16
+  job/launcher/process.cc
+  job/launcher/status_channel.cc
   layout/layout.cc
   nn/optimizer.cc
   nn/optimizer_state.cc
@@ -288,35 +290,37 @@ set(TESSERA_tessera_UNIT_16
   ops/composite.cc
   ops/contract.cc
   ops/conv.cc
+  ops/creation.cc
   ops/decision.cc
+  ops/index.cc
+)
+set(TESSERA_tessera_UNIT_17
+  layout/layout_text.cc
   ops/elementwise.cc
   ops/indexing.cc
   ops/infer.cc
   ops/joining.cc
-)
-set(TESSERA_tessera_UNIT_17
-  layout/layout_text.cc
   ops/lines.cc
   ops/local_gradient.cc
   ops/moving.cc
   ops/nn.cc
   ops/operation.cc
   ops/pointwise.cc
-  ops/random.cc
   ops/rule.cc
   ops/scalar.cc
   ops/shapes.cc
   ops/tape_graph.cc
   ops/variable.cc
-  relayout/factored_view.cc
-  relayout/fetch.cc
-  relayout/host_axes.cc
 )
 set(TESSERA_tessera_UNIT_18
   layout/parts.cc
   ops/pointwise_gradients.cc
+  ops/random.cc
   ops/reductions.cc
   ops/tape.cc
+  relayout/factored_view.cc
+  relayout/fetch.cc
+  relayout/host_axes.cc
   relayout/lower_bound.cc
   relayout/make_step.cc
   relayout/most_received.cc
@@ -325,13 +329,13 @@ set(TESSERA_tessera_UNIT_18
   relayout/plan_step.cc
   relayout/plan_step_rep.cc
   relayout/pull_routing.cc
+)
+set(TESSERA_tessera_UNIT_19
+  mesh/mesh.cc
   relayout/schedule.cc
   relayout/shard_grid.cc
   relayout/step_costs.cc
   relayout/step_kind.cc
-)
-set(TESSERA_tessera_UNIT_19
-  mesh/mesh.cc
   relayout/sub_axes.cc
   relayout/topology.cc
   servers/closure_scheduler.cc
@@ -343,14 +347,14 @@ set(TESSERA_tessera_UNIT_19
   servers/parameter_store.cc
   servers/partitioner.cc
   servers/push_ledger.cc
-  servers/registry_names.cc
-  servers/remote_dataset.cc
-  servers/remote_variable.cc
-  servers/task_client.cc
 )
 set(TESSERA_tessera_UNIT_20
   servers/function_registry.cc
+  servers/registry_names.cc
+  servers/remote_dataset.cc
+  servers/remote_variable.cc
   servers/server.cc
+  servers/task_client.cc
   servers/task_links.cc
   servers/task_service.cc
   servers/task_token.cc
@@ -361,12 +365,12 @@ set(TESSERA_tessera_UNIT_20
   servers/worker_context.cc
   servers/worker_datasets.cc
   servers/worker_runner.cc
+)
+set(TESSERA_tessera_UNIT_21
   shm/activity.cc
   shm/death_watch.cc
   shm/group_table.cc
   shm/host_link.cc
-)
-set(TESSERA_tessera_UNIT_21
   shm/host_memory.cc
   shm/link_message.cc
   shm/liveness.cc
@@ -379,17 +383,17 @@ set(TESSERA_tessera_UNIT_21
   transport/errands.cc
   transport/link_measurement.cc
   transport/links.cc
+)
+set(TESSERA_tessera_UNIT_22
   transport/mpi/meeting_place.cc
   transport/mpi/mpi_engine.cc
   transport/offers.cc
   transport/packet_connections.cc
-)
-set(TESSERA_tessera_UNIT_22
-  transport/threaded_engine.cc
   visualize/plan_flow.cc
   visualize/svg.cc
 )
 set(TESSERA_tessera_UNIT_23
+  transport/threaded_engine.cc
   visualize/visualize.cc
 )
 
