@@ -23,7 +23,8 @@ namespace examples {
 std::vector<std::string> programs_in(const std::string& folder);
 
 // Runs the program of this source by its command, and compares its output with its comment, as
-// failures of GoogleTest. Lines are compared in any order, because clients print in any order.
+// failures of GoogleTest. Lines are compared in any order, because clients print in any order. A
+// line of the comment that ends with "..." stands for a line that begins with the text before it.
 void expect_output_of_comment(const std::string& source);
 
 }  // namespace examples

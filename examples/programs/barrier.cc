@@ -6,7 +6,8 @@
 //   bazel-bin/job/tessera_run --clients 3 bazel-bin/examples/programs/barrier
 //
 // Output, in any order of the lines:
-//   barrier
+//   [client 0] barrier "exit" on {x=3}: 2 of 3 clients arrived in 1 s; missing client 2 ...
+//   [client 1] barrier "exit" on {x=3}: 2 of 3 clients arrived in 1 s; missing client 2 ...
 #include <cstdint>
 #include <iostream>
 
@@ -21,7 +22,7 @@ Status work(const Client& client) {
   if (client.client_id() == 2) return absl::OkStatus();  // it does not arrive
 
   // The core.
-  const Status arrived = mesh.barrier("exit", absl::Milliseconds(300));
+  const Status arrived = mesh.barrier("exit", absl::Seconds(1));
   if (absl::IsDeadlineExceeded(arrived)) std::cout << arrived.message() << std::endl;
   // The end of the core.
   return absl::OkStatus();

@@ -5,8 +5,17 @@
 //
 //   bazel run //examples/programs:files
 //
-// Output, in any order of the lines:
-//   files
+// Output:
+//   f32 [4, 6] under [-, x] on {x=2}, ready
+//   device 0 [0:4, 0:3]
+//   [[ 0.  1.  2.]
+//    [ 6.  7.  8.]
+//    [12. 13. 14.]
+//    [18. 19. 20.]]
+//   f32 [4, 6] under [x, -] on {x=2}, ready
+//   device 0 [0:2, 0:6]
+//   [[ 0.  1.  2.  3.  4.  5.]
+//    [ 6.  7.  8.  9. 10. 11.]]
 #include <unistd.h>
 
 #include <cstdlib>

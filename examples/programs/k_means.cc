@@ -5,7 +5,9 @@
 //   bazel run //examples/programs:k_means
 //
 // Output:
-//   centers
+//   [[10.  5.]
+//    [20.  5.]
+//    [30.  5.]]
 #include <cstdint>
 #include <iostream>
 #include <string>
@@ -18,11 +20,11 @@ constexpr int64_t kNumCenters = 3;
 
 Status find_centers(const Client& client) {
   TESSERA_ASSIGN_OR_RETURN(const Mesh mesh, create_mesh(client, {{"x", 4}}));
-  // Points around (0, 0), (10, 0) and (20, 0), one after the other.
+  // Points around (10, 5), (20, 5) and (30, 5), one after the other.
   const random::Key key = random::Key::from_seed(1);
   const DTensor noise = random::normal<float>(key, {300, 2}, Layout::parse(mesh, "[x, -]"));
-  const DTensor place = ops::cast<float>(arange<int32_t>(300, Layout::parse(mesh, "[x]")) % 3) * 10;
-  const DTensor x = noise + ops::pad(ops::expand_dims(place, 1), {0, 0}, {0, 1});
+  const DTensor place = ops::cast<float>(arange<int32_t>(300, Layout::parse(mesh, "[x]")) % 3 + 1);
+  const DTensor x = noise + ops::pad(ops::expand_dims(10 * place, 1), {0, 0}, {0, 1}, 5);
 
   DTensor centers = relayout(ops::narrow(x, 0, 0, kNumCenters), "[-, -]");
   for (float moved = 1; moved > 0;) {

@@ -5,7 +5,16 @@
 //   bazel run //examples/programs:print
 //
 // Output:
-//   loss
+//   loss 42.1667
+//   [[ 0.  1.  2.]
+//    [ 3.  4.  5.]
+//    [ 6.  7.  8.]
+//    [ 9. 10. 11.]]
+//   12 numbers
+//   f32 [4, 3] under [batch, -] on {batch=2}, ready
+//   device 0 [0:2, 0:3]
+//   [[0. 1. 2.]
+//    [3. 4. 5.]]
 #include <iostream>
 #include <string>
 

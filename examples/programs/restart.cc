@@ -6,7 +6,8 @@
 //   bazel run //examples/programs:restart
 //
 // Output:
-//   restart
+//   3 clients: UNAVAILABLE
+//   2 clients, after step 4: [10. 10. 10. 10. 10. 10.]
 #include <unistd.h>
 
 #include <csignal>

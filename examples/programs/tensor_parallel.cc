@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A network of two layers whose hidden units are split over the axis `model`. The call explains
-// what it computes where, and what it sends.
+// A network of two layers whose hidden units are split over the axis `model`. The product explains
+// how it is computed: nothing is sent, and each device has a term of the sum.
 //
 //   bazel run //examples/programs:tensor_parallel
 //
 // Output:
-//   explain
+//   f32 [8, 16] under [batch, -] sum{model} on {batch=2, model=2}
+//     by matmul: [a, b] [b, c] -> [a, c]; b contracted (sum)
+//     operand 0: [batch, model] as it is
+//     operand 1: [model, -] as it is
 #include <iostream>
 
 #include "tessera/tessera.h"
@@ -23,7 +26,7 @@ Status multiply(const Client& client) {
   const DTensor w1 = random::normal<float>(key.fold_in(0), {16, 64}, layout("[-, model]"));
   const DTensor w2 = random::normal<float>(key.fold_in(1), {64, 16}, layout("[model, -]"));
   const DTensor y = ops::matmul(ops::gelu(ops::matmul(x, w1)), w2);
-  std::cout << y.layout() << "\n" << y.explain();
+  std::cout << y.explain();
   // The end of the core.
   return y.await();
 }
