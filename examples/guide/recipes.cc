@@ -52,7 +52,8 @@ Status print(const Client& client, const Mesh& mesh) {
 
   // The elements, on one client. The others get no elements, and do not wait.
   TESSERA_ASSIGN_OR_RETURN(const HostTensor<float> host, x.gather_to<float>(/*client=*/0));
-  for (const float value : host.data) std::cout << value << " ";
+  std::cout << host.data.size() << " elements:";
+  for (const float value : host.data) std::cout << " " << value;
   std::cout << "\n";
 
   // One element, on every client.
