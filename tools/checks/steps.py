@@ -40,6 +40,8 @@ class Step:
     folder: str = "."
     # A sample runs the steps of one group, and those without a group.
     group: str = ""
+    # Whether no sample runs the step.
+    is_left_out: bool = False
     # Whether a sample runs the step on one share.
     has_shares: bool = False
     # Whether a sample leaves long tests out.
@@ -122,6 +124,12 @@ STEPS = [
         "programs that use an installed Tessera, by CMake, pkg-config and g++",
         "tests/install/run",
         group="outside",
+    ),
+    Step(
+        "site",
+        "the site of pages and reference: its links, and the names of the public headers",
+        "tools/docs --check",
+        is_left_out=True,
     ),
 ]
 
@@ -339,7 +347,8 @@ def main(arguments):
     sample = options.sample or ("all" if options.only else head_commit())
     for step in [step for step in STEPS if step.name in options.names]:
         group, share = sample_of(STEPS, sample)
-        if step.group and sample != "all" and group != step.group:
+        is_in_sample = not step.is_left_out and step.group in ("", group)
+        if sample != "all" and not is_in_sample:
             print(f"==> {step.name}: not in the sample; tools/test --only {step.name} runs it")
             continue
         if failures and not options.keep_going:

@@ -157,6 +157,7 @@ class StepsTest(unittest.TestCase):
             steps.Step("c", "c", "true -- //...", group="c", has_shares=True),
             steps.Step("d", "d", "true", group="d_and_e"),
             steps.Step("e", "e", "true", group="d_and_e"),
+            steps.Step("f", "f", "true", is_left_out=True),
         ]
         seen = set()
         for sample in map(str, range(200)):
@@ -182,11 +183,11 @@ class StepsTest(unittest.TestCase):
             self.assertTrue(output.endswith(note), output)
             seen.add((group, share))
         self.assertEqual(seen, {(g, share) for g in "bc" for share in steps.SHARES} | {"d_and_e"})
-        for arguments in [["--sample", "all"], ["--only", "a,b,c,d,e"]]:
+        for arguments in [["--sample", "all"], ["--only", "a,b,c,d,e,f"]]:
             _, output = self.run_main(step_list, *arguments)
             self.assertIn("    true -- //...\n", output)
             self.assertNotIn("share", output)
-            self.assertTrue(output.endswith("\n5 passed, 0 failed\n"), output)
+            self.assertTrue(output.endswith("\n6 passed, 0 failed\n"), output)
 
     def test_the_steps_outside_the_tree_are_one_group(self):
         groups = {step.name: step.group for step in steps.STEPS if step.group}

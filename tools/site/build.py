@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -63,9 +64,11 @@ def write_sources(folder, files):
 
 
 def run_sphinx(sources, output):
-    command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-j", "2"]
-    command += ["-c", str(ROOT / "tools/site"), "-d", str(output) + ".doctrees"]
-    return subprocess.run([*command, str(sources), str(output)], check=False).returncode == 0
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q"]
+    # Always from nothing: Sphinx is slower where it removes an old reference first.
+    with tempfile.TemporaryDirectory(prefix="tessera_docs_") as doctrees:
+        command += ["-c", str(ROOT / "tools/site"), "-d", doctrees, str(sources), str(output)]
+        return subprocess.run(command, check=False).returncode == 0
 
 
 def add_source_pages(output, sources):
@@ -90,15 +93,20 @@ def api_names(text):
     """The qualified names at namespace scope of the API that preprocessed headers declare."""
     names = set()
     for each in declarations.scan(text):
-        is_class = re.match(r"(template\s*<.*>\s*)?(class|struct|union)\b", each.head, re.DOTALL)
+        # What may stand in parentheses before the name.
+        head = re.sub(
+            r"\b(alignas|decltype|requires)\s*\(([^()]|\(([^()]|\([^()]*\))*\))*\)", "", each.head
+        )
+        name = declarations.declared_name(head)
+        is_type = re.match(r"(template\s*<.*>\s*)?(class|struct|union|enum)\b", head, re.DOTALL)
         is_internal = any(part in headers.INTERNAL_NAMESPACES for part in each.namespaces)
         if each.namespaces[:1] != ["tessera"] or "" in each.namespaces or is_internal:
             continue
-        if is_class and not each.has_body or each.head.startswith("template <>"):
+        if is_type and not each.has_body or re.match(r"template\s*<>", head):
             continue
-        if re.search(rf"::\s*~?{each.name}\s*\(", each.head):
+        if re.search(rf"::\s*~?{name}\s*\(", head):
             continue  # a member that is defined outside of its class
-        names.add("::".join([*each.namespaces, each.name]))
+        names.add("::".join([*each.namespaces, str(name)]))
     return names
 
 
@@ -107,7 +115,10 @@ def preprocessed(names):
     includes = "".join(f'#include "{name}"\n' for name in names)
     compiler = ["g++", "-std=c++20", "-E", "-x", "c++", "-iquote", str(ROOT), "-"]
     compiler += ["-isystem", "/usr/include/eigen3"]
-    run = subprocess.run(compiler, input=includes, stdout=subprocess.PIPE, text=True, check=True)
+    # From another folder, so that all paths of the tree are absolute in the output.
+    run = subprocess.run(
+        compiler, input=includes, stdout=subprocess.PIPE, text=True, check=True, cwd="/"
+    )
     kept, is_ours = [], False
     for line in run.stdout.splitlines():
         marker = re.match(r'# \d+ "([^"]*)"', line)

@@ -91,6 +91,10 @@ def comment_text(token):
     return re.sub(r"^// ?", "", token).rstrip()
 
 
+def _says_internal(comment):
+    return bool(comment) and comment[0].startswith("Internal")
+
+
 class Reader:
     """One pass over the tokens of a header."""
 
@@ -120,7 +124,7 @@ class Reader:
         is_internal = False
 
         def flush():
-            if comment and not comment[0].startswith("Internal"):
+            if comment and not _says_internal(comment):
                 heading = re.fullmatch(r"-{3,} ?(.*)", comment[0])
                 kind, name = ("heading", heading.group(1)) if heading else ("prose", "")
                 items.append(Item(kind, name, "", comment[bool(heading) :], namespaces))
@@ -156,13 +160,14 @@ class Reader:
             if token == ";":
                 self._next += 1
                 continue
-            is_internal = is_internal or (bool(comment) and comment[0].startswith("Internal"))
+            is_internal = is_internal or _says_internal(comment)
             found = self._declaration(namespaces, access, list(comment))
             comment.clear()
-            if is_internal or access in ("private", "protected"):
-                self.internal |= {(namespaces, item.name) for item in found}
-            else:
-                items += found
+            for item in found:
+                if is_internal or access in ("private", "protected") or _says_internal(item.comment):
+                    self.internal.add((namespaces, item.name))
+                else:
+                    items.append(item)
         flush()
         return items
 
@@ -251,8 +256,6 @@ class Reader:
         if end == "{":
             self._skip_braces()
         comment += self._trailing_comment()
-        if comment and comment[0].startswith("Internal"):
-            return []
         items = self._simple(template, rest)
         for item in items:
             item.namespaces = namespaces

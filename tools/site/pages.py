@@ -48,8 +48,8 @@ PARTS = {
     ],
 }
 ROOT_PAGE = "README.md"
-# Begins a link to a source of the tree, which with_source_pages() completes. Sources are not pages of
-# Sphinx, for which some 300 of them take as long as all the rest.
+# Begins a link to a source of the tree, which with_source_pages() completes. Sources are not pages
+# of Sphinx, because some 300 of them would take it as long as all the rest.
 SOURCE = "tree:"
 _LINK = re.compile(r"(?<!\\)\]\(([^()\s]+)\)")
 

@@ -65,13 +65,13 @@ def escaped(text):
     """Text without the marks of reStructuredText; code in backticks stays code."""
     parts = []
     for i, part in enumerate(re.split(r"`([^`]+)`", text)):
-        parts.append(f"``{part}``" if i % 2 else re.sub(r"([\\*|`_])", r"\\\1", part))
+        parts.append(f"``{part}``" if i % 2 else re.sub(r"([\\*|`_]|:(?=:))", r"\\\1", part))
     result = "".join(parts)
     # A code span must not touch a word.
     result = re.sub(r"(\w)(``[^`]+``)", r"\1\\ \2", result)
     result = re.sub(r"(``[^`]+``)(\w)", r"\1\\ \2", result)
-    result = re.sub(r"^(?=(?:(?:\d+|[ivxlcdm]+|\w)[.)]|\(\w+\)|[-+.:>]+)(?:\s|$))", r"\\", result)
-    return re.sub(r"::$", r":\\:", result)
+    # The beginning of a list.
+    return re.sub(r"^(?=(?:(?:\d+|[ivxlcdm]+|\w)[.)]|\(\w+\)|[-+.:>]+)(?:\s|$))", r"\\", result)
 
 
 def with_links(text, pages):

@@ -112,7 +112,7 @@ Adds numbers, as :doc:`mesh.h </reference/mesh>` does:
             ("the `rank`s", "the ``rank``\\ s"),
             ("1. is no list", "\\1. is no list"),
             ("A mesh", "A mesh"),
-            ("as follows::", "as follows:\\:"),
+            ("Info::files::", "Info\\::files\\::"),
         ]:
             self.assertEqual(reference.escaped(text), expected)
 
