@@ -3,12 +3,9 @@
 // Part 3 of the guide: operations and gradients.
 //
 //   bazel run //examples/guide:3_operations
-#include <cstdint>
 #include <iostream>
 #include <string>
-#include <vector>
 
-#include "absl/types/span.h"
 #include "tessera/tessera.h"
 
 namespace {

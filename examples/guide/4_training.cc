@@ -3,7 +3,6 @@
 // Part 4 of the guide: parameters, an optimizer and a training loop.
 //
 //   bazel run //examples/guide:4_training
-#include <cstdint>
 #include <cstdio>
 #include <iostream>
 #include <vector>
