@@ -164,7 +164,8 @@ class Reader:
             found = self._declaration(namespaces, access, list(comment))
             comment.clear()
             for item in found:
-                if is_internal or access in ("private", "protected") or _says_internal(item.comment):
+                is_hidden = is_internal or access in ("private", "protected")
+                if is_hidden or _says_internal(item.comment):
                     self.internal.add((namespaces, item.name))
                 else:
                     items.append(item)

@@ -25,6 +25,7 @@ PARTS = {
         "docs/layouts.md",
         "docs/relayout.md",
         "docs/groups.md",
+        "docs/order.md",
         "docs/strategies.md",
         "docs/parameter_servers.md",
     ],
@@ -92,7 +93,9 @@ def source_page(path, text):
         lexer = pygments.lexers.get_lexer_by_name("cpp")
     style = pygments.formatters.HtmlFormatter(full=True, title=path, style="friendly")
     page = pygments.highlight(text, lexer, style)
-    return page.replace("<head>", '<head>\n<meta name="viewport" content="width=device-width">', 1)
+    head = '<meta name="viewport" content="width=device-width">\n<style>'
+    head += "h2 { overflow-wrap: anywhere; } pre { overflow-x: auto; font-size: 12px; }</style>"
+    return page.replace("<head>", "<head>\n" + head, 1)
 
 
 def with_source_pages(html, page):

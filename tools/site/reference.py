@@ -63,13 +63,13 @@ def grouped(fronts, others, includes_of):
 
 def escaped(text):
     """Text without the marks of reStructuredText; code in backticks stays code."""
-    parts = []
+    result = ""
     for i, part in enumerate(re.split(r"`([^`]+)`", text)):
-        parts.append(f"``{part}``" if i % 2 else re.sub(r"([\\*|`_]|:(?=:))", r"\\\1", part))
-    result = "".join(parts)
-    # A code span must not touch a word.
-    result = re.sub(r"(\w)(``[^`]+``)", r"\1\\ \2", result)
-    result = re.sub(r"(``[^`]+``)(\w)", r"\1\\ \2", result)
+        is_code = i % 2 == 1
+        # Code must not touch a word.
+        touches = result[-1:].isalnum() if is_code else i > 0 and part[:1].isalnum()
+        result += "\\ " if touches else ""
+        result += f"``{part}``" if is_code else re.sub(r"([\\*|`_]|:(?=:))", r"\\\1", part)
     # The beginning of a list.
     return re.sub(r"^(?=(?:(?:\d+|[ivxlcdm]+|\w)[.)]|\(\w+\)|[-+.:>]+)(?:\s|$))", r"\\", result)
 
@@ -117,7 +117,7 @@ def prose(lines, pages):
                 i += 1
             block = "\n".join(lines[start:i]).rstrip().split("\n")
             margin = min(len(line) - len(line.lstrip()) for line in block if line.strip())
-            is_code = any(re.search(r"[;{]$|;\s+\S", line) for line in block)
+            is_code = any(re.search(r"[;{]$|;  +\S", line) for line in block)
             result += [f".. code-block:: {'cpp' if is_code else 'text'}", "   :force:", ""]
             result += ["   " + line[margin:] for line in block] + [""]
         else:

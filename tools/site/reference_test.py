@@ -110,6 +110,7 @@ Adds numbers, as :doc:`mesh.h </reference/mesh>` does:
         for text, expected in [
             ("a_b * |x| \\", "a\\_b \\* \\|x\\| \\\\"),
             ("the `rank`s", "the ``rank``\\ s"),
+            ("dim `a` along `b`", "dim ``a`` along ``b``"),
             ("1. is no list", "\\1. is no list"),
             ("A mesh", "A mesh"),
             ("Info::files::", "Info\\::files\\::"),
