@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "base/public.h"
 #include "base/shape.h"
 #include "base/status.h"
 #include "device/buffer.h"
@@ -27,7 +28,7 @@
 namespace tessera::internal {
 
 // Thread-safe: a function may have threads of its own.
-class ViewErrors {
+class TESSERA_INTERNAL ViewErrors {
  public:
   // `most_elements`: as many as the largest shard of the call has. The device must outlive the
   // call of the function.

@@ -167,12 +167,13 @@ def environment_of(prefix, libraries, environment):
 
 
 def select(names):
-    """The consumers of the names; all where there are none."""
+    """The consumers of the names; where there are none, all that compile Tessera no second time."""
     known = [consumer.name for consumer in CONSUMERS]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(f'unknown program "{unknown[0]}"; the programs are {", ".join(known)}')
-    return [consumer for consumer in CONSUMERS if not names or consumer.name in names]
+    chosen = names or [consumer.name for consumer in CONSUMERS if consumer.place != "project"]
+    return [consumer for consumer in CONSUMERS if consumer.name in chosen]
 
 
 def run(command, folder, environment=None, timeout=None):
@@ -276,7 +277,9 @@ def check(consumer, prefix, build):
 
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(prog="tests/install/run", description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="PROGRAM", help="the programs; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="PROGRAM", help="the programs; default: all of an installation"
+    )
     parser.add_argument("--list", action="store_true", help="list the programs and end")
     parser.add_argument("--folder", type=pathlib.Path, help="keep the builds there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at one time")

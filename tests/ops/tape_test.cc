@@ -53,7 +53,7 @@ class TapeTest : public ::testing::Test {
   }
 
   // The buffers that something holds besides the devices, which have done all work.
-  int num_alive(const std::vector<std::weak_ptr<const Buffer>>& buffers) {
+  int num_alive(const std::vector<std::weak_ptr<const void>>& buffers) {
     EXPECT_THAT(client_->sync_devices(), IsOk());
     int count = 0;
     for (const auto& each : buffers) count += each.expired() ? 0 : 1;
@@ -68,16 +68,16 @@ class TapeTest : public ::testing::Test {
 // ---- The end of a tape
 
 // The buffers of a tensor, as long as something holds them.
-std::weak_ptr<const Buffer> buffer_of(const DTensor& tensor) {
+std::weak_ptr<const void> buffer_of(const DTensor& tensor) {
   const StatusOr<ShardView<double>> shard = tensor.shard<double>(0);
-  return shard.ok() ? shard->buffer : nullptr;
+  return shard.ok() ? shard->buffer : std::shared_ptr<const void>();
 }
 
 // A sum of the losses of all steps, with a tape for each, holds nothing of the steps.
 TEST_F(TapeTest, ASumOfLossesHoldsNoStep) {
   const DTensor weights = numbers();
   DTensor total = full<double>({}, 0, Layout::replicated(rows_->mesh(), 0));
-  std::vector<std::weak_ptr<const Buffer>> activations;
+  std::vector<std::weak_ptr<const void>> activations;
   for (int step = 0; step < 1000; ++step) {
     Tape tape;
     const DTensor w = tape.watch(weights);
@@ -96,7 +96,7 @@ TEST_F(TapeTest, ASumOfLossesHoldsNoStep) {
 // Weights that are not variables.
 TEST_F(TapeTest, WeightsThatAreComputedHoldNoStep) {
   DTensor weights = numbers();
-  std::vector<std::weak_ptr<const Buffer>> activations;
+  std::vector<std::weak_ptr<const void>> activations;
   for (int step = 0; step < 200; ++step) {
     Tape tape;
     const DTensor w = tape.watch(weights);

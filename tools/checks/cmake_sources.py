@@ -151,7 +151,8 @@ def private_names(text):
     """Names that only this source can use: of unnamed namespaces, static ones, and macros."""
     names = declarations.macros(text)
     for declaration in declarations.scan(text):
-        if "" in declaration.namespaces or declaration.head.split()[:1] == ["static"]:
+        is_private = "" in declaration.namespaces or declaration.head.split()[:1] == ["static"]
+        if is_private and declaration.name != "operator":  # operators differ in their arguments
             names.add(declaration.name)
     return names
 

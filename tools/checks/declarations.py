@@ -29,7 +29,8 @@ _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 
 
 def declared_name(head):
-    """The name that a declaration at namespace scope declares, or None."""
+    """The name that a declaration at namespace scope declares, or None. It is "operator" of each
+    operator."""
     head = re.sub(r"^\s*template\s*<", "<", head)
     while head.lstrip().startswith("<"):
         depth, i = 0, head.index("<")
@@ -47,6 +48,8 @@ def declared_name(head):
         match = re.match(pattern, head, re.DOTALL)
         if match:
             return match.group(1)
+    if re.search(r"\boperator\b", head):
+        return "operator"
     match = re.match(r"[^(=]*?(\w+)\s*(?:\[[^\]]*\]\s*)*(?:[(=]|$)", head, re.DOTALL)
     return match.group(1) if match else None
 
@@ -78,7 +81,7 @@ def scan(text):
             if token == "{" and namespace:
                 namespaces.append(namespace.group(1))
             else:
-                if head.strip() and name and name not in ("operator", "static_assert"):
+                if head.strip() and name and name != "static_assert":
                     path = [part for each in namespaces for part in each.split("::")]
                     yield Declaration(path, name, head.strip(), token == "{")
                 depth += token == "{"

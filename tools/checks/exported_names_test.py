@@ -15,6 +15,7 @@ class Mesh final {
   static StatusOr<Mesh> create(Options options = {});
 };
 inline constexpr int kAxes = 3;
+std::ostream& operator<<(std::ostream& out, const Mesh& mesh);
 namespace ops {
 template <class T>
 StatusOr<T> relu(const T& x);
@@ -44,7 +45,7 @@ class ExportedNamesTest(unittest.TestCase):
     def test_a_header_declares_what_it_defines(self):
         self.assertEqual(
             exported_names.declared_names(HEADER),
-            {"tessera::Mesh", "tessera::kAxes", "tessera::ops::relu"},
+            {"tessera::Mesh", "tessera::kAxes", "tessera::operator", "tessera::ops::relu"},
         )
 
     def test_only_lines_of_the_folder_count(self):
