@@ -3,13 +3,13 @@
 // A program with a .proto file of its own that has the path of Tessera's. protobuf has one database
 // of files per process and ends the process, before main, where two files have one name.
 #include <google/protobuf/descriptor.h>
+#include <job/coordinator/coordinator.pb.h>
 
 #include "absl/time/time.h"
 #include "dtensor/client.h"
 #include "dtensor/dtensor.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
-#include "job/coordinator/coordinator.pb.h"
 #include "tests/support/clients.h"
 #include "tests/support/matchers.h"
 
