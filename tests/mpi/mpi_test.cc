@@ -21,7 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // The output of the ranks.
-std::string run_program(int num_ranks, const std::vector<std::string>& program) {
+std::string run_ranks(int num_ranks, std::vector<std::string> arguments) {
   std::vector<std::string> command = {"mpirun",
                                       "-n",
                                       absl::StrCat(num_ranks),
@@ -31,18 +31,14 @@ std::string run_program(int num_ranks, const std::vector<std::string>& program) 
                                       "tcp,self",
                                       "--mca",
                                       "btl_tcp_if_include",
-                                      "lo"};
-  command.insert(command.end(), program.begin(), program.end());
+                                      "lo",
+                                      "tests/mpi/mpi_client"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
   LauncherRun run =
       LauncherRun::program(command, {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                      "OMPI_MCA_rmaps_base_oversubscribe=1", "TMPDIR=/tmp"});
   run.wait();
   return absl::StrCat(run.output(), run.error());
-}
-
-std::string run_ranks(int num_ranks, std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "tests/mpi/mpi_client");
-  return run_program(num_ranks, arguments);
 }
 
 void expect_ok(const std::string& output, int num_ranks, bool loses_rank_1 = false) {
@@ -95,11 +91,6 @@ TEST_P(MpiCollectivesTest, HoldBetweenTwoHosts) {
 INSTANTIATE_TEST_SUITE_P(Ranks, MpiCollectivesTest, ::testing::Values(2, 3, 4));
 
 TEST(MpiProgramTest, MayFinalizeBeforeItsClientEnds) { expect_ok(run_ranks(2, {"finalize"}), 2); }
-
-// The program of docs/recipes.md, which has this output.
-TEST(MpiProgramTest, RanksOfTheRecipeAddTheirParts) {
-  EXPECT_THAT(run_program(2, {"examples/guide/inside_mpi"}), HasSubstr("2 clients, sum 4950\n"));
-}
 
 TEST(MpiProgramTest, ClientsOnDifferentEnginesAreTold) {
   const std::string output = run_ranks(1, {"two_engines"});
